@@ -297,20 +297,19 @@ def _recognition(
         if r["cells"][i]["mark"]
     ]
     models = [r["model"] for r in known]
-    n = f"{len(known)} model{'' if len(known) == 1 else 's'}"
     marked = sorted({model for model, _, _ in first})
     lead = (
         f"{_capital(_of(marked, known))} recognise{'s' if len(marked) == 1 else ''} one group less"
         " often than another (prompt p1, all classes)."
         if first
-        else f"At prompt p1 (all classes, {n}) no difference between groups is clearer than chance."
+        else f"At prompt p1 (all classes, {wording.many(len(known), 'model')}) no difference between groups is clearer than chance."
     )
     others = _other_prompts(reader, {r["runs"][FACET]: r["model"] for r in known})
     numbers = [_less(*row) for row in _largest(first, _told(known))]
     if others:
         numbers.append(
-            f"At other prompts {len(others)} difference{'' if len(others) == 1 else 's'} can be"
-            " distinguished from chance (Holm over groups and prompts of a model)."
+            f"At other prompts {wording.many(len(others), 'difference')} can be distinguished from"
+            " chance (Holm over groups and prompts of a model)."
         )
         numbers += [_less(m, pair, e, at) for at, m, pair, e in _largest(others, 1)]
     silent_models = [
