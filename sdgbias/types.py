@@ -50,6 +50,25 @@ REDUCED_CONTEXT = ("asset_index", "sanitation_index", "urban")
 QUARANTINE_COLUMNS = ["table", "key", "rule", "detail"]
 
 
+class Stage(StrEnum):
+    """A stage of a build of places, in order; ``doing``: what is shown while it runs."""
+
+    doing: str
+
+    def __new__(cls, name: str, doing: str) -> Stage:
+        stage = str.__new__(cls, name)
+        stage._value_, stage.doing = name, doing
+        return stage
+
+    CLUSTERS = "clusters", "reading clusters"
+    IMAGES = "images", "drawing pictures"
+    SERIES = "series", "reading indicator series"
+    ITEMS = "items", "drawing questions"
+    PROMPTS = "prompts", "writing prompts"
+    CARD = "card", "writing the card"
+    CHECK = "check", "checking the benchmark"
+
+
 class Task(StrEnum):
     MCQ = "mcq"
     REGRESSION = "regression"
