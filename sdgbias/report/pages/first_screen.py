@@ -77,8 +77,7 @@ class Bar:
         )
 
 
-# ----------------------------------------------------------------------
-# the picture
+# The picture.
 
 
 def picture(found: Cells, truth: Sequence[Bar], order: Sequence[str]) -> dict[str, Any]:
@@ -159,8 +158,7 @@ def right_answers(reader: Reader, found: Cells) -> list[Bar]:
     return bars
 
 
-# ----------------------------------------------------------------------
-# the five questions
+# The five questions.
 
 
 def answers(
@@ -302,7 +300,8 @@ def _recognition(
         f"{_capital(_of(marked, known))} recognise{'s' if len(marked) == 1 else ''} one group less"
         " often than another (prompt p1, all classes)."
         if first
-        else f"At prompt p1 (all classes, {wording.many(len(known), 'model')}) no difference between groups is clearer than chance."
+        else f"At prompt p1 (all classes, {wording.many(len(known), 'model')}) no difference between"
+        " groups is clearer than chance."
     )
     others = _other_prompts(reader, {r["runs"][FACET]: r["model"] for r in known})
     numbers = [_less(*row) for row in _largest(first, _told(known))]
