@@ -300,8 +300,8 @@ def _recognition(
         f"{_capital(_of(marked, known))} recognise{'s' if len(marked) == 1 else ''} one group less"
         " often than another (prompt p1, all classes)."
         if first
-        else f"At prompt p1 (all classes, {wording.many(len(known), 'model')}) no difference between"
-        " groups is clearer than chance."
+        else f"At prompt p1 (all classes, {wording.many(len(known), 'model')}) no difference"
+        " between groups is clearer than chance."
     )
     others = _other_prompts(reader, {r["runs"][FACET]: r["model"] for r in known})
     numbers = [_less(*row) for row in _largest(first, _told(known))]
