@@ -160,6 +160,23 @@ def print_table(rows: list[tuple[str, ...]], indent: str = "") -> None:
         typer.echo(indent + "  ".join(cells).rstrip())
 
 
+def print_estimates(table: pd.DataFrame) -> None:
+    """Print numbers of a query in columns, each with its interval and n as one text, in per cent or
+    points or its own unit; why there is none in its place."""
+    from sdgbias.methods.stats import Estimate
+    from sdgbias.wording import written
+
+    value = next(name for name in ("value", "accuracy", "disparity") if name in table)
+    low, high = ("ci_low", "ci_high") if "ci_low" in table else ("low", "high")
+    own = [c for c in table if c not in (value, low, high, "n", "missing_reason", "run_id")]
+    rows = [(*map(str, own), f"{value} [95 % interval] n")]
+    for row in table.to_dict("records"):
+        e = Estimate.of_row({**row, "value": row[value]}, low, high)
+        shown = written(e, str(row.get("metric", value))).cell if e.value == e.value else ""
+        rows.append((*(str(row[c]) for c in own), shown or str(row.get("missing_reason", "none"))))
+    print_table(rows)
+
+
 def print_findings(results: Path, run_ids: Iterable[str], onward: str) -> None:
     """Print the answers of the report's first screen on these runs alone, and the next command."""
     from sdgbias.report.build import ReportPages

@@ -141,9 +141,12 @@ def test_tables_metrics_and_methods_are_listed(results: Path) -> None:
     assert set(names["table_name"]) == {*tables} - {"answers"}  # made where a query names it
     for name, about in tables.items():
         assert f"\n{name}: {about}\n" in page
-    assert "\n  accuracy: Accuracy (sdg)\n" in page and "\n  cade: CADE (sdg)" in page
+    assert "\n  accuracy: Accuracy, in %; higher is better (sdg)\n" in page
+    assert "\n  cade: CADE: Contrastive Adaptive Debias Ensemble" in page
     shown = printed(f"results tables --results {results}")
-    assert {"name": "accuracy", "about": "Accuracy", "suites": "sdg"} in shown["metrics"]
+    [about] = [row["about"] for row in shown["metrics"] if row["name"] == "accuracy"]
+    assert about == "Accuracy, in %; higher is better"
+    assert all(row["about"] for row in shown["missing_reasons"])
 
 
 def test_the_other_commands_print_json_alone(results: Path, tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from sdgbias.nightly.regression.baseline import FIRST_RUN
 from sdgbias.nightly.regression.measured import ATTRIBUTE, RunMetrics, in_group, paired, pooled
 from sdgbias.nightly.regression.policy import ALL, EACH, Rule
 from sdgbias.types import View
+from sdgbias.wording import p_value
 
 NAN = float("nan")
 #: Metrics whose flips are between right and wrong.
@@ -210,17 +211,13 @@ def _mean(e: RuleEvidence, both: pd.DataFrame, note: str) -> RuleEvidence:
     if e.metric in HITS:
         better, worse = int((difference > 0).sum()), int((difference < 0).sum())
         by_group = f"groups of questions {up:,} to {down:,}"
-        sign = short_p(stats.sign_test(up, down))
+        sign = p_value(stats.sign_test(up, down))
         notes.insert(0, f"{better:,} better, {worse:,} worse, {by_group}, sign test p {sign}")
     if (many := test.estimate.clusters) < 10:
         few = " only" if many >= stats.FEWEST else ": too few to judge"
         notes.append(f"{many} independent groups of questions{few}")
     text = "; ".join(filter(None, notes))
     return replace(evidence, p=_one_sided(p, evidence), undetectable_share=unseen, note=text)
-
-
-def short_p(p: float) -> str:
-    return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def _one_sided(p: float, e: RuleEvidence) -> float:

@@ -25,8 +25,9 @@ from scipy.special import stdtrit
 
 from sdgbias.analysis.nights import BREACH, FIRST, INSUFFICIENT, MISSING, PASS
 from sdgbias.methods import stats
-from sdgbias.nightly.regression.evidence import AT_LEAST, NAN, RuleEvidence, short_p
+from sdgbias.nightly.regression.evidence import AT_LEAST, NAN, RuleEvidence
 from sdgbias.nightly.regression.policy import Policy
+from sdgbias.wording import p_value
 
 #: Columns that say what a rule was applied to.
 ABOUT = ("task", "test", "method", "level", "side", "metric")
@@ -51,7 +52,7 @@ def _row(e: RuleEvidence, p: float, family: int, policy: Policy) -> dict[str, ob
     verdict, why = _verdict(e, p, policy)
     notes = [e.note, why]
     if p == p and e.n >= e.rule.min_n:
-        notes.append(f"p: Holm over {family} tests, alone {short_p(e.p)}")
+        notes.append(f"p: Holm over {family} tests, alone {p_value(e.p)}")
     return {
         "rule": e.rule.name,
         **{name: getattr(e, name) for name in ABOUT},
