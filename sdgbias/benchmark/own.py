@@ -140,7 +140,7 @@ def read_folder(root: Path, progress: Progress = silent) -> Folder:
     questions = pd.DataFrame()
     for place, column in columns_of(suite) if len(table) else ():
         if column not in table:
-            absent = f"{suite.items} has no column {column!r}; {near(column, list(table))}"
+            absent = f"{suite.items} has no column {column!r}; {near(column, list(table.columns))}"
             faults.append(Fault(FILE, lines[place], f"{shown_place(place)}: {absent}"))
     if len(table) and not faults:
         questions, of_rows = _questions(root, suite, table, progress)
