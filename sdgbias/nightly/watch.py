@@ -223,7 +223,7 @@ def _gone(repo: str, specs: list[ModelSpec]) -> dict[str, str]:
 
 
 def _repository(
-    root: Path, listed: hub.Listed, owner: Owner, here: propose.Host, dry_run: bool
+    root: Path, listed: hub.ModelFacts, owner: Owner, here: propose.Host, dry_run: bool
 ) -> list[Finding]:
     account = listed.repo.split("/")[0]
     wanted = propose.Request(suites=owner.suites, gpu=owner.gpu)
@@ -254,7 +254,7 @@ def _register(
     return Finding(kind, *at, told, not dry_run, ready=not proposal.obstacle)
 
 
-def _described(one: Finding, listed: hub.Listed, here: propose.Host) -> Finding:
+def _described(one: Finding, listed: hub.ModelFacts, here: propose.Host) -> Finding:
     """A gated repository that can't be read, with what the hub's list shows of it to everybody: a
     person decides by that whether to accept its conditions."""
     if not listed.gated or not listed.params:
@@ -268,7 +268,7 @@ def _described(one: Finding, listed: hub.Listed, here: propose.Host) -> Finding:
     return replace(one, told=f"{one.told} ({facts})")
 
 
-def _facts(listed: hub.Listed, params_b: float | None) -> str:
+def _facts(listed: hub.ModelFacts, params_b: float | None) -> str:
     size = f"{params_b:g} billion parameters" if params_b else "size unknown"
     access = "gated" if listed.gated else "not gated"
     return f"{size}, {listed.licence or 'licence not stated'}, {access}"
