@@ -123,14 +123,14 @@ def look(
     def note(one: Finding, commit: str) -> None:
         row = ledger.get(one.repo.lower())
         again = (row is not None and row.why == one.told) or one.kind == SAME
-        known = again or (one.kind == GONE and not one.written and not dry_run)
-        findings.append(replace(one, news=not known))
+        announced = again or (one.kind == GONE and not one.written and not dry_run)
+        findings.append(replace(one, news=not announced))
         # a repository that doesn't answer today keeps its candidate's row, which is tried later
         if one.kind != SAME and not (one.kind == TROUBLE and row is not None and row.name):
             first, at = row.first_seen if row else day, one.revision or commit
             verdict = WAITING if one.ready else one.kind
-            found = Seen(one.repo, at, first, verdict, one.told, dict(here.versions), one.name)
-            ledger[one.repo.lower()] = found
+            seen = Seen(one.repo, at, first, verdict, one.told, dict(here.versions), one.name)
+            ledger[one.repo.lower()] = seen
 
     try:
         watched = _watched(entries.load_all(root).values(), rules.skip) if rules.commits else {}
@@ -138,13 +138,13 @@ def look(
             for one in _or_why(repo, partial(_commits, root, specs, here, dry_run)):
                 note(one, "")
         for owner in (*rules.owners, *rules.everyone):
-            known = {spec.repo.lower() for spec in entries.load_all(root).values()}
-            known |= {one.repo.lower() for one in findings}  # by an earlier rule
+            registered = {spec.repo.lower() for spec in entries.load_all(root).values()}
+            registered |= {one.repo.lower() for one in findings}  # by an earlier rule
             for listed in {one.repo: one for one in owner.listed()}.values():
                 row = ledger.get(listed.repo.lower())
                 refused = (REFUSED, listed.commit, here.versions)
                 before = row is not None and (row.verdict, row.commit, row.versions) == refused
-                if listed.repo.lower() not in known and not before and owner.admits(listed):
+                if listed.repo.lower() not in registered and not before and owner.admits(listed):
                     new = partial(_repository, root, listed, owner, here, dry_run)
                     for one in _or_why(listed.repo, new):
                         note(one if one.name else _described(one, listed, here), listed.commit)

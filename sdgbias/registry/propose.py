@@ -304,13 +304,13 @@ def _judge(repo: str, backend: str, facts: ModelFacts, here: Host, trusted: bool
         )
     kind, own_code = facts.family, "auto_map" in facts.config or "auto_map" in facts.processor
     seeing = "vision_config" in facts.config
-    known = kind in here.families() or (not seeing and kind in here.language())
-    if not known and not seeing and not own_code:
+    supported = kind in here.families() or (not seeing and kind in here.language())
+    if not supported and not seeing and not own_code:
         raise RegistryError(
             f"{repo}: model_type {kind!r} has no vision_config, and this transformers knows it"
             " neither as image-text-to-text nor as a language model; choose one of these"
         )
-    if known:
+    if supported:
         unused = "; its own code (auto_map) isn't run: transformers knows the family"
         return unused if own_code and not trusted else ""
     if own_code and not trusted:
