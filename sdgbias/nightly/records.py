@@ -178,7 +178,7 @@ def history(results: Path, model: str = "") -> pd.DataFrame:
 
 def last_finished(results: Path) -> str | None:
     """Name of the newest completed night of all models (no --model); None if there is none."""
-    # nights before version 0.12 called the option models
+    # records made by 0.1.0 name the option models
     of_all = "coalesce(config->>'model', config->>'models') IS NULL"
     sql = f"SELECT max(night) AS night FROM nights WHERE status = ? AND {of_all}"
     newest = night_files.query(results, sql, [DONE])["night"][0]
