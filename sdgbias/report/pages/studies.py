@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from sdgbias.files import cached_text, write_atomically
 from sdgbias.report.charts import Figure, described, live, still
-from sdgbias.report.labels import DASH, NOT_ANALYSED, number
 from sdgbias.report.layout import TEMPLATES, Page, terms_in
 from sdgbias.report.reader import SQL, Reader, Row
 from sdgbias.vocabulary import METHODS, WORDS
+from sdgbias.wording import DASH, NOT_ANALYSED, number
 
 if TYPE_CHECKING:
     from sdgbias.analysis.paper.cells import Cell, Table
