@@ -12,7 +12,6 @@ announcement are left out: they are no part of the question.
 
 from __future__ import annotations
 
-import argparse
 import http.server
 import json
 import os
@@ -30,7 +29,7 @@ from pathlib import Path
 
 import yaml
 
-from bench import summary
+from bench import measure, summary
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 #: model -> what its reason must hold
@@ -166,9 +165,7 @@ def command(job, results: Path, number: int) -> Sequence[str]:  # type: ignore[n
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = measure.parser(__doc__)
     parser.add_argument("--good", type=int, default=90)
     parser.add_argument("--bad", type=int, default=len(REASONS))
     parser.add_argument("--jobs", type=int, default=2)
@@ -179,7 +176,7 @@ def main() -> None:
     from sdgbias.benchmark.build import Draw, build
     from sdgbias.nightly import attempt, records
     from sdgbias.nightly import run as nights
-    from sdgbias.nightly.plan import Settings
+    from sdgbias.nightly.night_options import NightOptions
     from sdgbias.raw.synthetic import write_sample
     from sdgbias.registry import entries
 
@@ -211,14 +208,14 @@ def main() -> None:
         for name in REASONS.keys() - reasons.keys():
             (root / "registry" / "models" / f"{name}.yaml").unlink()
         (root / "policy.yaml").write_text(yaml.safe_dump(GATE))
-        s = Settings(
-            root,
+        s = NightOptions(
             root / "results" / "r.duckdb",
-            (root / "benchmark",),
             root / "report",
+            [root / "benchmark"],
+            root=root,
             policy=root / "policy.yaml",
             jobs=args.jobs,
-            timeout_s=600,
+            timeout=600,
             draws=100,
             passes="none",
         )
@@ -227,7 +224,7 @@ def main() -> None:
         for n in range(args.nights):
             at, clock = began + timedelta(days=n), time.perf_counter()
             done = nights.run(
-                replace(s, scheduled_for=at),
+                replace(s, scheduled_for=at.isoformat()),
                 partial(datetime.fromisoformat, at.isoformat()),
                 lambda text: print(f"  {text[:150]}", file=sys.stderr),
                 partial(

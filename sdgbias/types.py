@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,6 +20,9 @@ SUITES = (SDG, FACET)
 #: no longer scored.
 CANDIDATE, ENABLED, QUARANTINED, RETIRED = "candidate", "enabled", "quarantined", "retired"
 STATES = (CANDIDATE, ENABLED, QUARANTINED, RETIRED)
+
+#: Which multiple-choice answers are generated.
+Generation = Literal["T1", "all", "views", "none"]
 
 LETTERS = "ABC"
 #: Letters of a suite of custom questions, which has up to ten options.

@@ -14,6 +14,7 @@ from typer import Argument, Option
 
 from sdgbias.errors import UsageError, one_of
 from sdgbias.progress import update
+from sdgbias.types import Generation
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,7 +27,6 @@ DEFAULT_RAW, DEFAULT_BENCHMARK, DEFAULT_RESULTS = (
     Path("data/benchmark"),
     Path("results/sdgbias.duckdb"),
 )
-Generated = Literal["T1", "all", "views", "none"]
 Search = Literal["random", "exact"]
 Numerics = Literal["exact", "reference"]
 
@@ -46,16 +46,6 @@ BenchmarkOption = Annotated[
         envvar="SDGBIAS_BENCHMARK",
         show_envvar=False,
         help="Benchmark folder made by `sdgbias build`.",
-    ),
-]
-BenchmarksOption = Annotated[
-    list[Path] | None,
-    Option(
-        "--benchmark",
-        help=(
-            "Benchmark folder; may be repeated, once for each suite. Default: those of"
-            " SDGBIAS_BENCHMARK or the project file, and of data."
-        ),
     ),
 ]
 ProbeBenchmark = Annotated[
@@ -109,7 +99,7 @@ PassesOption = Annotated[
     ),
 ]
 GeneratedOption = Annotated[
-    Generated,
+    Generation,
     Option(
         help=(
             "Which multiple-choice answers are also generated as text: T1 (Full at T1), all (Full"

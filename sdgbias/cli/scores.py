@@ -237,6 +237,7 @@ def evaluate(
             )
             outcome = evaluation.evaluate(spec, root, benchmark, results, settings, update)
             reported |= asdict(outcome)
+            reported["outcome"] = "published" if outcome.published else "unchanged"
         runs.append({"model": spec.name, **asdict(outcome)})
         if not as_json:
             _print_run(spec.name, outcome, results)

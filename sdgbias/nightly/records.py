@@ -18,8 +18,9 @@ import pandas as pd
 
 from sdgbias import locks, store
 from sdgbias.errors import InfrastructureError, StoreError
-from sdgbias.nightly.attempt import PUBLISHED, UNCHANGED, JobOutcome, unplanned
-from sdgbias.nightly.plan import BROKEN, Night, Settings
+from sdgbias.nightly.attempt import JobOutcome, unplanned
+from sdgbias.nightly.night_options import NightOptions
+from sdgbias.nightly.plan import BROKEN, Night
 from sdgbias.store import night_files
 from sdgbias.types import CANDIDATE, RETIRED
 
@@ -72,11 +73,11 @@ def only_one(results: Path, night: str = "") -> Iterator[None]:
         yield
 
 
-def begin(settings: Settings, night: Night, now: datetime) -> None:
+def begin(options: NightOptions, night: Night, now: datetime) -> None:
     """Open a night, and mark an earlier one that is still 'running' as interrupted. A results file
     is made where there is none, for the steps that read it. Raises StoreError if the night's files
     can't be written."""
-    results = settings.results
+    results = options.results
     others = "SELECT night FROM nights WHERE status = ? AND night != ?"
     for earlier in night_files.query(results, others, [RUNNING, night.night])["night"]:
         before = night_files.read(results, "nights", {"night": earlier})
@@ -85,11 +86,11 @@ def begin(settings: Settings, night: Night, now: datetime) -> None:
         "night": night.night,
         "scheduled_for": night.scheduled_for,
         "started_at": now,
-        "by": settings.by,
+        "by": options.by,
         "status": RUNNING,
         "benchmarks": night.benchmarks,
-        "config": asdict(settings),
-        "report": str(settings.report),
+        "config": asdict(options),
+        "report": str(options.report),
         "starts": starts_of(results, night.night) + 1,
         "finished_at": None,
         **step_columns({}),
@@ -104,18 +105,13 @@ def begin(settings: Settings, night: Night, now: datetime) -> None:
 
 
 def add(results: Path, outcomes: Sequence[JobOutcome]) -> str:
-    """Record outcomes; returns why one could not be written ('' if all were). An outcome published
-    by an earlier start of this night stays 'published'."""
+    """Record outcomes; returns why one could not be written ('' if all were)."""
     why = ""
     for outcome in outcomes:
-        row = outcome.row()
-        before = night_files.read(results, "night_outcomes", row)
-        again = (outcome.outcome, outcome.run_id) == (UNCHANGED, before.get("run_id"))
-        if not (again and before["outcome"] == PUBLISHED):
-            try:
-                night_files.write(results, "night_outcomes", row)
-            except StoreError as error:
-                why = str(error)
+        try:
+            night_files.write(results, "night_outcomes", outcome.row())
+        except StoreError as error:
+            why = str(error)
     return why
 
 
@@ -182,6 +178,8 @@ def history(results: Path, model: str = "") -> pd.DataFrame:
 
 def last_finished(results: Path) -> str | None:
     """Name of the newest completed night of all models (no --model); None if there is none."""
-    sql = "SELECT max(night) AS night FROM nights WHERE status = ? AND config->>'models' IS NULL"
+    # records made by 0.1.0 name the option models
+    of_all = "coalesce(config->>'model', config->>'models') IS NULL"
+    sql = f"SELECT max(night) AS night FROM nights WHERE status = ? AND {of_all}"
     newest = night_files.query(results, sql, [DONE])["night"][0]
     return None if pd.isna(newest) else str(newest)

@@ -56,7 +56,7 @@ print(subprocess.Popen(['sleep', '600'], start_new_session=True).pid, flush=True
 time.sleep(600)
 """
 SECRETS = (
-    "tell(error='ModelError', message='a\\n correct-horse-battery hf_0123456789abcdefghij"
+    "tell(kind='ModelError', message='a\\n correct-horse-battery hf_0123456789abcdefghij"
     " Bearer abcdefghijk ' + 'x' * 900)"
 )
 SCENARIOS = {
@@ -74,7 +74,7 @@ SCENARIOS = {
     ),
     "out of memory": Scenario(EATS_MEMORY, "OutOfMemory", "out of memory", 2),
     "a gated repository": Scenario(
-        "tell(error='Gated', exit_code=8, message='m: owner/m is gated'); sys.exit(8)",
+        "tell(kind='Gated', message='m: owner/m is gated'); sys.exit(8)",
         "Gated",
         "owner/m is gated",
     ),
@@ -92,7 +92,7 @@ SCENARIOS = {
         ENABLED,
     ),
     "a results file that is busy": Scenario(
-        "tell(error='Busy', message='held by another')", "Busy", "held by another", 5, ENABLED
+        "tell(kind='Busy', message='held by another')", "Busy", "held by another", 5, ENABLED
     ),
     "a traceback": Scenario("{}['x']", "Unexpected", "KeyError: 'x'", 2),
     "half an outcome": Scenario("out.write_text('{')", "Unexpected", "exit code 0", 2),
@@ -124,13 +124,16 @@ def test_given_a_bad_model_then_the_night_goes_on_without_it(
 
     def score(job: Job, results: Path, device: str | None) -> attempt.JobOutcome:
         limited = replace(job, timeout_s=scenario.seconds if job.model == "bad" else 600.0)
-        return attempt.keep_trying(limited, results, device, lambda seconds: None, argv)
+        sleep = waits.append if job.model == "bad" else [].append
+        return attempt.keep_trying(limited, results, device, sleep, argv)
 
+    waits: list[float] = []
     s = settings(tmp_path, "bad", "good", jobs=2)
     done = nights.run(s, lambda: NOW, [].append, score, steps=("gate",))
     outcomes = {outcome.model: outcome for outcome in done.outcomes}
     bad = outcomes["bad"]
     assert (bad.outcome, bad.kind, bad.attempts) == ("failed", scenario.kind, scenario.tries)
+    assert waits == [10.0, 20.0, 30.0, 30.0][: scenario.tries - 1]
     assert scenario.words in bad.message and len(bad.message) <= 500 and "\n" not in bad.message
     assert outcomes["good"].outcome == "published" and done.exit_code == 0
     assert records.status(s.results, NIGHT) == records.DONE
