@@ -296,11 +296,12 @@ def test_a_page_is_made_once_until_an_entry_changes(
     site = TestClient(app.create(Site(Results(served), tmp_path)), base_url="http://localhost")
 
     pages = [site.get("/models").text for _ in range(3)]
-    entry(tmp_path, "fake-optimist", state="candidate")
-    after = text(site.get("/models").text)
+    entry(tmp_path, "fake-optimist", state="candidate", reason="on trial")
+    after = site.get("/models").text
 
     assert len(set(pages)) == 1 and len(made) == 2
-    assert "enabled" in text(pages[0]) and "candidate" in after
+    assert "badge enabled" in pages[0]
+    assert "badge candidate" in after
 
 
 def test_a_new_run_is_seen_at_once(served: Path, tmp_path: Path) -> None:
