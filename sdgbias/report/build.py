@@ -65,7 +65,7 @@ class ReportPages:
         return Results(self.results, wait=30.0)
 
     def _ask(self, load: Callable[Concatenate[Reader, P], T], *given: P.args, **by: P.kwargs) -> T:
-        with self._source.opened() as reader:
+        with self._source.reading() as reader:
             return load(reader, *given, **by)
 
     @cached_property

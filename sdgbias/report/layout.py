@@ -148,9 +148,7 @@ def environment() -> jinja2.Environment:
         NIGHT=NIGHT,
         COMPARE=COMPARE,
         style=(STATIC / "style.css").read_text(encoding="utf-8"),
-        # only the web application says when it read the results
-        stale=None,
-        served=None,
+        served=None,  # only the web application says what it reads
     )
     return env
 

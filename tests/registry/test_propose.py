@@ -379,7 +379,7 @@ def test_this_transformers_knows_the_paper_s_families() -> None:
 
 
 def test_files_that_matter() -> None:
-    found = hub.HubModel(
+    found = hub.ModelFacts(
         "a/b",
         "0",
         files={
