@@ -253,7 +253,7 @@ def build_items(out: Path, draw: Draw = Draw(), reviewed: Reviewed | None = None
         seed=draw.seed,
         max_gap=draw.max_gap,
         options=draw.options(),
-        asked=draw.indicators(),
+        indicators=draw.indicators(),
     )
     given = {Task.MCQ: draw.mcq, Task.REGRESSION: draw.regression}
     free = [task for task, n in given.items() if n is None and not draw.every]

@@ -30,7 +30,7 @@ REGRESSION_COLUMNS = (
 def finish_items(
     keys: pd.DataFrame,
     facts: pd.DataFrame,
-    said: pd.DataFrame,
+    texts: pd.DataFrame,
     task: Task,
     place: Mapping[str, str],
 ) -> pd.DataFrame:
@@ -38,7 +38,7 @@ def finish_items(
     labels, both splits."""
     few = list(keys.select_dtypes("category"))
     keys = keys.astype(dict.fromkeys(few, "str"))
-    items = keys.join(facts, on="cluster_id").merge(said, on="indicator", how="left")
+    items = keys.join(facts, on="cluster_id").merge(texts, on="indicator", how="left")
     items["split"] = authors_split(task.value, items["item_id"])
     items["split_place"] = items["cname"].map(place)
     items["review"] = ""

@@ -45,12 +45,12 @@ _FEW = ("cname", "indicator", "source", "level", "answer")
 
 @dataclass(frozen=True)
 class Candidates:
-    """Every possible question: base (clusters with an image), found per task (with item_id and
+    """Every possible question: base (clusters with an image), by_task (with item_id and
     rank), the options per MCQ indicator, the impossible questions with reasons, and notes in plain
     JSON."""
 
     base: pd.DataFrame
-    found: Mapping[Task, pd.DataFrame]
+    by_task: Mapping[Task, pd.DataFrame]
     options: Mapping[str, Bins]
     quarantine: pd.DataFrame
     notes: dict[str, Any]
@@ -82,7 +82,7 @@ def find_candidates(
     seed: int,
     max_gap: int = MAX_GAP,
     options: Callable[[Indicator, np.ndarray], Bins] = bins,
-    asked: Sequence[Indicator] | None = None,
+    indicators: Sequence[Indicator] | None = None,
 ) -> Candidates:
     """Pair every indicator with every cluster that has an image, the evidence that the indicator's
     template requires, and a value.
@@ -92,13 +92,13 @@ def find_candidates(
     shows). `series`: series.read_series. `max_gap`: most years
     between a national or regional value and the survey, unless the indicator table has another
     limit. `options`: the answer options of an indicator, from its values at these clusters.
-    `asked`: the indicators (None: all). Raises InputError for a missing column, UsageError for a
+    `indicators`: which (None: all). Raises InputError for a missing column, UsageError for a
     negative number.
     """
     if max_gap < 0:
         raise UsageError(f"max_gap is {max_gap}; give a number of 0 or more")
     base, repeated, notes = _base(clusters, images)
-    entries = load_indicators() if asked is None else asked
+    entries = load_indicators() if indicators is None else indicators
     mcq, lost_mcq, cut_options = _mcq_candidates(base, series, max_gap, options, entries, notes)
     regression, lost_regression = _regression_candidates(base)
     quarantine = _concat([repeated, lost_mcq, lost_regression], QUARANTINE_COLUMNS)
@@ -152,7 +152,7 @@ def choose_items(
         rejected = (
             set(verdict_of.index[verdict_of == "rejected"]) if review_action == "drop" else set()
         )
-        rows = candidates.found[task]
+        rows = candidates.by_task[task]
         gone = rows[rows["item_id"].isin(rejected)]
         detail = "item " + gone["item_id"].astype(str)
         lost.append(_quarantine(task, gone, "rejected-in-review", detail))
@@ -188,7 +188,7 @@ def choose_items(
 def papers_number(candidates: Candidates, task: Task) -> int | None:
     """The paper's number of questions where the candidates fill its quota of every pillar, else
     None."""
-    have = candidates.found[task]["indicator"].value_counts()
+    have = candidates.by_task[task]["indicator"].value_counts()
     entries = _entries(candidates, task)
     capacity = {entry.slug: int(have.get(entry.slug, 0)) for entry in entries}
     pillars = {entry.slug: entry.pillar for entry in entries}

@@ -60,7 +60,7 @@ def read_people(source: Path) -> tuple[Annotations, dict[str, Path], dict[str, s
 
 
 @dataclass(frozen=True)
-class Asked:
+class PeopleDraw:
     """Which questions are asked of the people. selected_only: about people of the 13 classes of
     Table 2 alone; negatives: also about a class that the person doesn't have. list_seed: shuffles
     the list of classes in p1 for each question; None: one order for all."""
@@ -75,7 +75,7 @@ def build_people(
     source: Path,
     out: Path,
     *,
-    asked: Asked = Asked(),
+    draw: PeopleDraw = PeopleDraw(),
     progress: Progress = silent,
 ) -> dict[str, Any]:
     """Build the benchmark folder ``out`` and return its card. The same source and questions give
@@ -123,10 +123,10 @@ def build_people(
     people["split"] = people["image_id"].map(split_of)
     people, sifted = quality.sift("people", people)
     items = people_items.build_items(
-        people, seed=asked.seed, selected_only=asked.selected_only, negatives=asked.negatives
+        people, seed=draw.seed, selected_only=draw.selected_only, negatives=draw.negatives
     )
     items, sifted_items = quality.sift("items_people", items, {"people": people})
-    prompts = people_items.build_prompts(items, list_seed=asked.list_seed)
+    prompts = people_items.build_prompts(items, list_seed=draw.list_seed)
     index = index[index["cluster_id"].isin(people["person_id"])]
     index = index.assign(image_group=index["image_id"])
     write_table(out, "people", people)

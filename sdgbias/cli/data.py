@@ -292,7 +292,7 @@ def build_people_benchmark(
     quality.json, quality.html and validation/. People whose picture or class can't be used are left
     out with a reason; unknown attributes stay and are counted.
     """
-    from sdgbias.benchmark.people import Asked, build_people
+    from sdgbias.benchmark.people import PeopleDraw, build_people
     from sdgbias.raw.facet import REASONS
 
     if stage:
@@ -305,7 +305,7 @@ def build_people_benchmark(
         print_next_evaluation(out)
         return
     card = build_people(
-        raw, out, asked=Asked(seed, selected_only, negatives, list_seed), progress=update
+        raw, out, draw=PeopleDraw(seed, selected_only, negatives, list_seed), progress=update
     )
     counts = card["counts"]
     typer.echo(

@@ -96,9 +96,9 @@ def check_raw(
     return RawReport(folder, indicators, tuple(findings), pictures)
 
 
-def _finding(entry: Source, found: str, *, some: bool, whole: bool) -> SourceState:
+def _finding(entry: Source, coverage: str, *, some: bool, whole: bool) -> SourceState:
     state = "present" if whole else "partial" if some else "missing"
-    return SourceState(entry.id, state, found, "" if whole else f"{entry.get} {entry.url}")
+    return SourceState(entry.id, state, coverage, "" if whole else f"{entry.get} {entry.url}")
 
 
 def _names(values: Collection[str], most: int = 8) -> str:
@@ -115,18 +115,18 @@ def _labels(folder: Path) -> tuple[SourceState, set[str]]:
     try:
         table, lost = clusters.read_clusters(folder)
     except InputError as error:
-        found = f"{error}; nothing can be built"
-        return SourceState(entry.id, "broken", found, f"{entry.get} {entry.url}"), set()
+        coverage = f"{error}; nothing can be built"
+        return SourceState(entry.id, "broken", coverage, f"{entry.get} {entry.url}"), set()
     absent = set(clusters.countries()["cname"]) - set(table["cname"])
-    found = f"{len(table):,} clusters, {56 - len(absent)} of 56 countries"
+    coverage = f"{len(table):,} clusters, {56 - len(absent)} of 56 countries"
     counts = lost.groupby(["table", "rule"], as_index=False).size()
     for kind, rule, n in counts.itertuples(index=False, name=None):
         what = "row(s) will leave" if kind == "clusters" else "value(s) will be blanked"
-        found += f"; {rule}, {n} {what}"
+        coverage += f"; {rule}, {n} {what}"
     if absent:
-        found += f"; no question about {_names(absent)}"
+        coverage += f"; no question about {_names(absent)}"
     state = "partial" if absent else "present"
-    return SourceState(entry.id, state, found), set(table["cluster_id"])
+    return SourceState(entry.id, state, coverage), set(table["cluster_id"])
 
 
 def _tiles(folder: Path, ids: set[str], progress: Progress) -> tuple[SourceState, int]:
@@ -141,7 +141,7 @@ def _tiles(folder: Path, ids: set[str], progress: Progress) -> tuple[SourceState
         if file.name.endswith(".npz")
     }
     have = ids & unpacked if ids else unpacked
-    found = f"tiles of {len(have):,} of {len(ids or have):,} clusters"
+    coverage = f"tiles of {len(have):,} of {len(ids or have):,} clusters"
     lacking = Counter(
         tarball  # dhs_AL_DR.tar.gz: the clusters of AL to DR
         for cluster in ids - unpacked
@@ -150,7 +150,7 @@ def _tiles(folder: Path, ids: set[str], progress: Progress) -> tuple[SourceState
     )
     fixes, is_cut = [], False
     for tarball, n in sorted(lacking.items()):
-        found += f"; {n:,} of {tarball} get no picture and no question"
+        coverage += f"; {n:,} of {tarball} get no picture and no question"
         packed = next((p for p in (folder / tarball, root / tarball) if p.is_file()), None)
         if packed is None:
             continue
@@ -161,9 +161,9 @@ def _tiles(folder: Path, ids: set[str], progress: Progress) -> tuple[SourceState
             is_cut = True
             cut = f"it has {size:,} of {published:,} published bytes"
             fixes.append(f"download {tarball} again: {cut}")
-    state = _finding(entry, found, some=bool(have), whole=bool(have) and not lacking)
+    state = _finding(entry, coverage, some=bool(have), whole=bool(have) and not lacking)
     fix = ". ".join([*fixes, state.fix]).strip()
-    return SourceState(entry.id, "broken" if is_cut else state.state, found, fix), len(have)
+    return SourceState(entry.id, "broken" if is_cut else state.state, coverage, fix), len(have)
 
 
 def _photos(folder: Path, ids: set[str]) -> list[SourceState]:
@@ -187,12 +187,12 @@ def _photos(folder: Path, ids: set[str]) -> list[SourceState]:
 
 
 def _by_country(
-    entry: Source, found: str, wanted: set[str], have: set[str], without: str
+    entry: Source, coverage: str, wanted: set[str], have: set[str], without: str
 ) -> SourceState:
-    found = f"{len(wanted & have)} of {len(wanted)} countries, {found}"
+    coverage = f"{len(wanted & have)} of {len(wanted)} countries, {coverage}"
     if wanted - have:
-        found += f"; without {_names(wanted - have)}: {without}"
-    return _finding(entry, found, some=bool(have), whole=wanted <= have)
+        coverage += f"; without {_names(wanted - have)}: {without}"
+    return _finding(entry, coverage, some=bool(have), whole=wanted <= have)
 
 
 def _region_names(folder: Path, ids: set[str]) -> list[SourceState]:
@@ -200,21 +200,21 @@ def _region_names(folder: Path, ids: set[str]) -> list[SourceState]:
     table = regions.read_cluster_regions(folder)
     wanted = regions.dhs_ids(pd.Series(sorted(ids), dtype="str"))
     named = int(wanted.isin(table["dhs_id"][table["region_name"] != ""]).sum())
-    found = f"region names of {named:,} of {len(wanted):,} clusters"
+    coverage = f"region names of {named:,} of {len(wanted):,} clusters"
     whole = not table.empty and named == len(wanted)
     if not whole:
-        found += "; a regional value of the others needs a line in gdl_regions.csv"
-    return [_finding(source("dhs_gps"), found, some=not table.empty, whole=whole)]
+        coverage += "; a regional value of the others needs a line in gdl_regions.csv"
+    return [_finding(source("dhs_gps"), coverage, some=not table.empty, whole=whole)]
 
 
 def _region_map(folder: Path, _: set[str]) -> list[SourceState]:
     """The hand-written map of survey regions, which nobody needs."""
     table = series.read_gdl_regions(folder)
-    found = f"{len(table):,} survey regions of {table['cname'].nunique()} countries"
+    coverage = f"{len(table):,} survey regions of {table['cname'].nunique()} countries"
     if table.empty:
-        found = f"no {series.REGIONS_FILE}; survey regions are matched by their names alone"
+        coverage = f"no {series.REGIONS_FILE}; survey regions are matched by their names alone"
     whole = not table.empty
-    return [_finding(source("gdl_regions"), found, some=False, whole=whole)]
+    return [_finding(source("gdl_regions"), coverage, some=False, whole=whole)]
 
 
 def _series(folder: Path, _: set[str]) -> list[SourceState]:
@@ -230,10 +230,10 @@ def _series(folder: Path, _: set[str]) -> list[SourceState]:
         have = [name for name in entry.series if name in countries]
         absent = [name for name in entry.series if name not in countries]
         counted = ", ".join(f"{name} {countries[name]}" for name in have)
-        found = f"countries of 56: {counted}" if have else f"no series in {folder}"
+        coverage = f"countries of 56: {counted}" if have else f"no series in {folder}"
         if lost := _questions_lost(absent, countries):
-            found += f"; {lost}"
-        findings.append(_finding(entry, found, some=bool(have), whole=not absent))
+            coverage += f"; {lost}"
+        findings.append(_finding(entry, coverage, some=bool(have), whole=not absent))
     return findings
 
 

@@ -223,10 +223,10 @@ def _faults(spec: ModelSpec) -> Iterator[str]:
             " as OPENAI_API_KEY"
         )
 
-    asked = spec.options.get("suites", list(DEFAULT_SUITES))
-    if not isinstance(asked, list) or not asked or any(suite_fault(name) for name in asked):
+    names = spec.options.get("suites", list(DEFAULT_SUITES))
+    if not isinstance(names, list) or not names or any(suite_fault(name) for name in names):
         yield (
-            f"options.suites is {asked!r}; valid: a list of {', '.join(SUITES)} and names of your"
+            f"options.suites is {names!r}; valid: a list of {', '.join(SUITES)} and names of your"
             " own suites"
         )
 

@@ -237,13 +237,13 @@ def replace(
         with connect(path, details=()) as con:
             names = ("run_id", "benchmark_id")
             sql = f"SELECT {', '.join(names)} FROM runs WHERE run_id = ?"
-            known = con.execute(sql, [run_id]).fetchone()
-            if not known:
+            ids = con.execute(sql, [run_id]).fetchone()
+            if not ids:
                 raise StoreError(
                     f"{path}: no run {run_id!r}; sdgbias results --sql 'SELECT run_id, model FROM"
                     " runs' lists them"
                 )
-            fill = dict(zip(names, known, strict=True))
+            fill = dict(zip(names, ids, strict=True))
             ready = _rows_of_run(con, tables, fill)
         big = [name for name in ready if name in DETAILS]
         catalogue = _write_details(path, run_id, ready)
@@ -304,8 +304,8 @@ def arrow(
     """Like ``query``, as an Arrow table: for millions of rows and for columns of lists."""
     given = params if isinstance(params, Mapping) else list(params)
     with connect(path, True, wait, views.tables_in(sql), runs) as con:
-        found: pa.Table = con.sql(sql, params=given).to_arrow_table()
-        return found
+        table: pa.Table = con.sql(sql, params=given).to_arrow_table()
+        return table
 
 
 def query(
@@ -351,8 +351,8 @@ def latest_runs(
     """The newest finished run of each model in one suite, by model name; ``per_benchmark``: of each
     model on each benchmark; ``among``: restrict to these runs."""
     within = "model, benchmark_id" if per_benchmark else "model"
-    mine = "" if among is None else "AND list_contains($among, run_id)"
-    sql = f"""SELECT run_id FROM runs WHERE finished_at IS NOT NULL AND suite = $suite {mine}
+    condition = "" if among is None else "AND list_contains($among, run_id)"
+    sql = f"""SELECT run_id FROM runs WHERE finished_at IS NOT NULL AND suite = $suite {condition}
               QUALIFY row_number() OVER (PARTITION BY {within} ORDER BY finished_at DESC, run_id
               DESC) = 1 ORDER BY {within}"""
     given = {"suite": suite} | ({} if among is None else {"among": list(among)})
@@ -365,8 +365,8 @@ def dropped(path: Path | str, run_ids: Sequence[str]) -> dict[str, datetime]:
         "SELECT run_id, max(dropped_at) AS at FROM details WHERE list_contains(?, run_id) AND"
         " dropped_at IS NOT NULL GROUP BY 1 ORDER BY 1"
     )
-    found = query(path, sql, [list(run_ids)])
-    return {str(r): at.to_pydatetime() for r, at in zip(found["run_id"], found["at"], strict=True)}
+    rows = query(path, sql, [list(run_ids)])
+    return {str(r): at.to_pydatetime() for r, at in zip(rows["run_id"], rows["at"], strict=True)}
 
 
 def has_run(path: Path | str, run_id: str) -> bool:
@@ -377,8 +377,8 @@ def has_run(path: Path | str, run_id: str) -> bool:
         return False
     with connect(path, read_only=True, details=()) as con:
         finished = "FROM runs WHERE run_id = ? AND finished_at IS NOT NULL"
-        known = con.execute(finished, [run_id]).fetchone()
-        if not known:
+        entry = con.execute(finished, [run_id]).fetchone()
+        if not entry:
             return False
         where = parquet.home(path)
         rows = con.execute(
@@ -490,8 +490,8 @@ def _rows_of_run(
 def _write_details(path: Path, run_id: str, ready: dict[str, pa.Table]) -> pa.Table:
     """Takes the big tables out of ``ready`` and writes them; returns their rows of the
     catalogue."""
-    made = [
+    files = [
         parquet.write(path, run_id, name, ready.pop(name))
         for name in sorted(set(ready) & set(DETAILS))
     ]
-    return database.catalogue([d for d in made if d.rows])
+    return database.catalogue([d for d in files if d.rows])

@@ -84,9 +84,9 @@ def _store_error(error: duckdb.Error, path: Path, verb: str) -> StoreError:
     if broken and verb == "read":
         return StoreError(parquet.advice(broken[0], broken[1], "damaged"))
     line = text.strip().splitlines()[0] if text.strip() else type(error).__name__
-    if found := next((f for f in parquet.REFUSALS if f.sign in text), None):
-        again = f", {parquet.AGAIN}" if found.kind is DiskFull else ""
-        return found.kind(f"can't {verb} {path}: {found.cause}{again}")
+    if refusal := next((f for f in parquet.REFUSALS if f.sign in text), None):
+        again = f", {parquet.AGAIN}" if refusal.kind is DiskFull else ""
+        return refusal.kind(f"can't {verb} {path}: {refusal.cause}{again}")
     return StoreError(f"can't {verb} {path}: {line}")
 
 
@@ -94,21 +94,21 @@ def version(path: Path, wait: float) -> int:
     """The schema of a results file; 0 of a file without tables. Raises StoreError for a DuckDB file
     with other tables."""
     with open_file(path, True, wait) as con, translate_errors(path, "read"):
-        found = version_of(con)
-        if not found and con.execute("FROM duckdb_tables()").fetchone():
+        schema = version_of(con)
+        if not schema and con.execute("FROM duckdb_tables()").fetchone():
             raise StoreError(
                 f"{path} is a DuckDB file but holds no sdgbias results; choose another --results"
             )
-        return found
+        return schema
 
 
 def version_of(con: duckdb.DuckDBPyConnection) -> int:
     """The schema of an open results file; 0 where it has none."""
     try:
-        [(found,)] = con.execute("SELECT max(version) FROM schema_version").fetchall()
+        [(schema,)] = con.execute("SELECT max(version) FROM schema_version").fetchall()
     except duckdb.CatalogException:
         return 0
-    return int(found)
+    return int(schema)
 
 
 def create_tables(con: duckdb.DuckDBPyConnection) -> None:
@@ -137,8 +137,8 @@ def _comment(con: duckdb.DuckDBPyConnection) -> None:
         text = quoted(comments["tables"][table])
         con.execute(f"COMMENT ON {kind} {schema}.{table} IS {text}")
     for schema, table, column in con.execute(columns).fetchall():
-        known = comments["columns"]
-        text = quoted(known.get(f"{table}.{column}") or known[column])
+        by_name = comments["columns"]
+        text = quoted(by_name.get(f"{table}.{column}") or by_name[column])
         con.execute(f'COMMENT ON COLUMN {schema}.{table}."{column}" IS {text}')
 
 
@@ -173,8 +173,8 @@ def _discard(draft: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def catalogue(made: Sequence[parquet.RunTable]) -> pa.Table:
-    return pa.Table.from_pylist(list(map(asdict, made)), _CATALOGUE)
+def catalogue(files: Sequence[parquet.RunTable]) -> pa.Table:
+    return pa.Table.from_pylist(list(map(asdict, files)), _CATALOGUE)
 
 
 def copy(source: Path, target: Path) -> None:
@@ -197,5 +197,5 @@ def first_seen(con: duckdb.DuckDBPyConnection, rows: pa.Table) -> pa.Table:
     con.register("incoming", rows)
     sql = """SELECT i.* REPLACE (coalesce(p.run_id, i.run_id) AS run_id) FROM incoming i
              LEFT JOIN previews p ON p.benchmark_id = i.benchmark_id AND p.image_id = i.image_id"""
-    found: pa.Table = con.sql(sql).to_arrow_table().cast(rows.schema)
-    return found
+    pictures: pa.Table = con.sql(sql).to_arrow_table().cast(rows.schema)
+    return pictures

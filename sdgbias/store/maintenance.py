@@ -51,9 +51,9 @@ def orphans(results: Path) -> list[Path]:
 def info(results: Path) -> dict[str, Any]:
     """Counts and sizes (bytes): runs, models, nights, oldest and newest run (UTC), per table rows,
     files and bytes, the DuckDB file, orphans, score caches."""
-    asked = packaged_sql("retention.sql")
-    one = store.query(results, asked["counts"]).iloc[0]
-    tables = store.query(results, asked["sizes"])
+    queries = packaged_sql("retention.sql")
+    one = store.query(results, queries["counts"]).iloc[0]
+    tables = store.query(results, queries["sizes"])
     where = parquet.home(results)
     left = orphans(results)
     caches = [p for p in (results.parent / "scores").rglob("*.parquet") if p.is_file()]
@@ -95,9 +95,9 @@ def check(results: Path, progress: Progress = silent) -> list[tuple[RunTable, st
     """Every catalogued file whose bytes differ from those written: (file, 'missing' |
     'damaged')."""
     folder = parquet.home(results)
-    known = each(progress, "checking", catalogued(results))
-    found = ((detail, parquet.fault(folder, detail, whole=True)) for detail in known)
-    return [(detail, why) for detail, why in found if why]
+    details = each(progress, "checking", catalogued(results))
+    faults = ((detail, parquet.fault(folder, detail, whole=True)) for detail in details)
+    return [(detail, why) for detail, why in faults if why]
 
 
 def plan(results: Path, nights: int = 90, per_model: int = 3) -> pd.DataFrame:
@@ -108,8 +108,8 @@ def plan(results: Path, nights: int = 90, per_model: int = 3) -> pd.DataFrame:
     model and suite, of one run per model, suite and month (its newest), of the runs that the newest
     verdicts compare, and of accepted runs.
     """
-    asked = packaged_sql("retention.sql")["kept"]
-    return store.query(results, asked, {"nights": nights, "per_model": per_model})
+    sql = packaged_sql("retention.sql")["kept"]
+    return store.query(results, sql, {"nights": nights, "per_model": per_model})
 
 
 def apply(results: Path, nights: int, per_model: int, now: datetime) -> pd.DataFrame:
@@ -218,18 +218,18 @@ def _copy(results: Path) -> None:
 def _unused_caches(results: Path, now: datetime) -> list[Path]:
     """Folders scores/<model>/<fingerprint> of fingerprints that no run has, untouched for a week,
     and not being written."""
-    known = set(store.query(results, "SELECT DISTINCT fingerprint FROM runs")["fingerprint"])
-    found = []
+    used = set(store.query(results, "SELECT DISTINCT fingerprint FROM runs")["fingerprint"])
+    unused = []
     caches = {path.parent for path in (results.parent / "scores").glob("*/*/*.parquet")}
     for folder in sorted(caches):
         newest = max(p.stat().st_mtime for p in folder.iterdir())
         if (
-            folder.name not in known
+            folder.name not in used
             and newest < (now - UNTOUCHED).timestamp()
             and not any(map(locks.is_held, folder.glob(".lock*")))
         ):
-            found.append(folder)
-    return found
+            unused.append(folder)
+    return unused
 
 
 def _size(folder: Path) -> int:

@@ -92,8 +92,8 @@ def folder_of(run_id: str) -> str:
 
 def named_in(text: str) -> tuple[str, str] | None:
     """(run id, file) of the first detail file named in a message."""
-    found = _NAME.search(text)
-    return (unquote(found["run"]), found[0]) if found else None
+    match = _NAME.search(text)
+    return (unquote(match["run"]), match[0]) if match else None
 
 
 def write(results: Path, run_id: str, table: str, rows: pa.Table) -> RunTable:
@@ -113,15 +113,15 @@ def write(results: Path, run_id: str, table: str, rows: pa.Table) -> RunTable:
             os.fsync(handle.fileno())
         digest = sha256(part)
         final = f"{table}-{digest[:16]}.parquet"
-        made = part.stat()
+        stat = part.stat()
         part.rename(folder / final)
     except OSError as error:
         part.unlink(missing_ok=True)
         other = Refusal("", f"{error.strerror or error}; fix it")
-        found = next((f for f in REFUSALS if f.sign in str(error)), other)
-        raise found.kind(f"can't write {folder}: {found.cause}, {AGAIN}") from None
+        refusal = next((f for f in REFUSALS if f.sign in str(error)), other)
+        raise refusal.kind(f"can't write {folder}: {refusal.cause}, {AGAIN}") from None
     file = f"{folder_of(run_id)}/{final}"
-    return RunTable(run_id, table, file, len(rows), made.st_size, digest, made.st_mtime_ns)
+    return RunTable(run_id, table, file, len(rows), stat.st_size, digest, stat.st_mtime_ns)
 
 
 def sha256(path: Path) -> str:
@@ -135,12 +135,12 @@ def fault(where: Path, detail: RunTable, *, whole: bool = False) -> str:
     every byte, by its sha256, once per process. ``whole``: every byte in any case."""
     path = str(where / detail.file)
     try:
-        found = os.stat(path)
-        if found.st_size != detail.bytes:
+        stat = os.stat(path)
+        if stat.st_size != detail.bytes:
             return "damaged"
-        if found.st_mtime_ns == detail.written_ns and not whole:
+        if stat.st_mtime_ns == detail.written_ns and not whole:
             return ""
-        seen = (found.st_ino, found.st_size, found.st_mtime_ns, detail.sha256)
+        seen = (stat.st_ino, stat.st_size, stat.st_mtime_ns, detail.sha256)
         if whole or _COMPARED.get(path) != seen:
             if sha256(Path(path)) != detail.sha256:
                 return "damaged"

@@ -65,22 +65,22 @@ def files(
     unreadable file would make DuckDB fail on all the rest. Raises StoreError where the
     catalogue names a file elsewhere."""
     where = parquet.home(results)
-    mine = "" if runs is None else " AND list_contains($runs, run_id)"
-    found = [
+    condition = "" if runs is None else " AND list_contains($runs, run_id)"
+    details = [
         RunTable(*row)
         for row in con.execute(
             f'SELECT {", ".join(parquet.COLUMNS)} FROM details WHERE "table" = $table AND'
-            f" dropped_at IS NULL{mine} ORDER BY file",
+            f" dropped_at IS NULL{condition} ORDER BY file",
             {"table": table} | ({} if runs is None else {"runs": list(runs)}),
         ).fetchall()
     ]
-    if not all(_TAME.fullmatch(detail.file) for detail in found):
+    if not all(_TAME.fullmatch(detail.file) for detail in details):
         raise StoreError(
             f"{results}: table details names a file outside {where}; this is no results"
             " file of sdgbias"
         )
     sound, broken = [], []
-    for detail in found:
+    for detail in details:
         why = parquet.fault(where, detail)
         if why:
             broken.append(

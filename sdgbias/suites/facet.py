@@ -134,22 +134,22 @@ def answers(scored: StoredScores) -> pd.DataFrame:
     by the packaged encoder."""
     encoder = LetterGrams()
     cells = scored.cells[scored.cells["view"] == "full"]
-    said = scored.generations[scored.generations["start"] == ""].set_index("key")
-    cells = cells[cells["key"].isin(said.index)]
+    replies = scored.generations[scored.generations["start"] == ""].set_index("key")
+    cells = cells[cells["key"].isin(replies.index)]
     blocks = []
     for test, part in cells.groupby("test", sort=True):
-        answer = said.loc[part["key"]]
+        answer = replies.loc[part["key"]]
         texts = answer["text"].to_numpy(dtype=object)
-        found = read(list(texts), str(test), encoder)
+        labels = read(list(texts), str(test), encoder)
         block = part[["task", "item_id", "test", "view"]].assign(
             text=texts,
-            label=[x.name for x in found],
+            label=[x.name for x in labels],
             how=[
                 TRUNCATED if cut and not x.name and x.how != "refusal" else x.how
-                for x, cut in zip(found, answer["truncated"], strict=True)
+                for x, cut in zip(labels, answer["truncated"], strict=True)
             ],
         )
-        blocks.append(block.assign(similarity=[x.similarity for x in found]))
+        blocks.append(block.assign(similarity=[x.similarity for x in labels]))
     columns = ["task", "item_id", "test", "view", "text", "label", "how", "similarity"]
     return pd.concat(blocks, ignore_index=True) if blocks else pd.DataFrame(columns=columns)
 
@@ -196,9 +196,9 @@ def metric_rows(
     """Rows of ``numbers``: attribute and group of people, indicator (the class; pooled ones have x,
     the number of classes), clusters (pictures, without a picture distinct prompts; 0 where none are
     counted), missing_reason (where there is no value)."""
-    known = table.merge(items.drop(columns=["split"]), on="item_id")
+    joined = table.merge(items.drop(columns=["split"]), on="item_id")
     rows: list[dict[str, object]] = []
-    for (task, test, method), part in known.groupby(["task", "test", "method"], sort=True):
+    for (task, test, method), part in joined.groupby(["task", "test", "method"], sort=True):
         unit = "pictures"
         if method == View.Q_ONLY.value:  # one answer for all pictures of a class
             part, unit = part.assign(image_id=part["asked"]), "prompts"
@@ -233,18 +233,18 @@ def printed_rows(
     numbers. spoken: task, item_id, test, text."""
     blocks = []
     for test, part in spoken.groupby("test", sort=True):
-        found = read(part["text"].tolist(), str(test), encoder, nearest=True)
-        blocks.append(part.assign(label=[x.name for x in found], how=[x.how for x in found]))
+        labels = read(part["text"].tolist(), str(test), encoder, nearest=True)
+        blocks.append(part.assign(label=[x.name for x in labels], how=[x.how for x in labels]))
     if not blocks:
         return numbers(pd.DataFrame(columns=list(NUMBER)))
     table = predictions(items, pd.concat(blocks, ignore_index=True))
-    known = table.merge(items.drop(columns=["split"]), on="item_id")
-    known = known[~known["negative"].astype(bool)]
+    joined = table.merge(items.drop(columns=["split"]), on="item_id")
+    joined = joined[~joined["negative"].astype(bool)]
     rows = [
         {"task": task, "test": test, "method": f"{method}:paper", **group._asdict()}
         | facet_groups.of_classes(classes)
         | {"metric": metric, **e.columns(), "note": ""}
-        for (task, test), part in known.groupby(["task", "test"], sort=True)
+        for (task, test), part in joined.groupby(["task", "test"], sort=True)
         for group, classes, metric, e in facet_groups.as_printed(part)
     ]
     return numbers(pd.DataFrame(rows))

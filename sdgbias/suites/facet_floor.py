@@ -58,7 +58,7 @@ class Curve:
 def slips(name: str) -> list[str]:
     """Six misspellings of a name with one slip each: a letter omitted, doubled, changed, or swapped
     with the next; by hash of the name."""
-    made: list[str] = []
+    words: list[str] = []
     for turn in range(40):
         digest = hashlib.sha256(f"{name}|{turn}".encode()).digest()
         at, kind, letter = 1 + digest[0] % (len(name) - 2), digest[1] % 4, chr(97 + digest[2] % 26)
@@ -69,45 +69,45 @@ def slips(name: str) -> list[str]:
             name[:at] + letter + rest,
             name[:at] + rest[:1] + name[at] + rest[1:],
         )[kind]
-        if word != name and word not in made:
-            made.append(word)
-    return made[:SLIPS]
+        if word != name and word not in words:
+            words.append(word)
+    return words[:SLIPS]
 
 
 def answers() -> list[Answer]:
     """Every answer that its form alone doesn't settle (methods/labels.by_form): only these reach an
     encoder."""
-    known = packaged_yaml("people_answers.yaml")
+    file = packaged_yaml("people_answers.yaml")
     everything = tuple(CLASSES)
-    made = [Answer(text, everything, "", False) for text in (*known["others"], *known["sentences"])]
-    made += [
+    cases = [Answer(text, everything, "", False) for text in (*file["others"], *file["sentences"])]
+    cases += [
         Answer(text, everything, name, False)
-        for name, texts in known["elsewhere"].items()
+        for name, texts in file["elsewhere"].items()
         for text in texts
     ]
     for name in CLASSES:
         rest = tuple(c for c in CLASSES if c != name)
         for text in slips(plain_form(name)):
-            made += [Answer(text, everything, name, True), Answer(text, rest, "", False)]
-        made.append(Answer(plain_form(name), rest, "", False))
-    return [a for a in made if by_form(a.text, a.labels) is None]
+            cases += [Answer(text, everything, name, True), Answer(text, rest, "", False)]
+        cases.append(Answer(plain_form(name), rest, "", False))
+    return [a for a in cases if by_form(a.text, a.labels) is None]
 
 
 def calibrate(encoder: TextEncoder, floors: Sequence[float] = FLOORS) -> Curve:
     """The curve of an encoder. Each distinct text is embedded once."""
-    asked = answers()
-    texts = list(dict.fromkeys(a.text for a in asked))
+    cases = answers()
+    texts = list(dict.fromkeys(a.text for a in cases))
     classes = encoder.embed([plain_form(name) for name in CLASSES])  # (52, D)
     similar = dict(zip(texts, encoder.embed(texts) @ classes.T, strict=True))  # text -> (52,)
     place = {name: i for i, name in enumerate(CLASSES)}
-    found, close = [], []
-    for a in asked:
+    nearest, close = [], []
+    for a in cases:
         row = similar[a.text][[place[name] for name in a.labels]]
-        found.append(a.labels[int(row.argmax())])
+        nearest.append(a.labels[int(row.argmax())])
         close.append(float(row.max()))
-    near, strict = np.array(close), np.array([a.strict for a in asked])
-    right = np.array([name == a.right for name, a in zip(found, asked, strict=True)])
-    text_of = np.array([a.text for a in asked])
+    near, strict = np.array(close), np.array([a.strict for a in cases])
+    right = np.array([name == a.right for name, a in zip(nearest, cases, strict=True)])
+    text_of = np.array([a.text for a in cases])
 
     def share(hits: np.ndarray, rows: np.ndarray) -> Estimate:
         return stats.share(hits[rows], text_of[rows])

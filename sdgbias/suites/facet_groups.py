@@ -90,7 +90,7 @@ def recall_rows(
     judged = JudgedAnswers(hits, place, smallest)
     name = frame["class1"].to_numpy(dtype=str)
     selections = {pool: np.isin(name, members) for pool, members in POOLS.items()}
-    selections |= {c: found for c in CLASSES if (found := name == c).any()}
+    selections |= {c: of_class for c in CLASSES if (of_class := name == c).any()}
     for label, chosen in selections.items():
         yield ALL, label, "recall", judged.share(chosen)
     yield ALL, "macro", "recall", _macro(hits, name, place, _large([name], smallest))
@@ -98,17 +98,17 @@ def recall_rows(
         of = frame[attribute].to_numpy(dtype=str)
         for label, chosen in selections.items():
             yield from _by_group(attribute, label, judged.shares(of, groups, chosen))
-            known = chosen & (of != UNKNOWN)
-            if label in POOLS and len(groups) > 2 and known.any():
-                e = _spread(hits[known], of[known], place[known], groups, smallest, draws, seed)
+            rows = chosen & (of != UNKNOWN)
+            if label in POOLS and len(groups) > 2 and rows.any():
+                e = _spread(hits[rows], of[rows], place[rows], groups, smallest, draws, seed)
                 yield Group(attribute, "max", "min"), label, "disparity", e
         members = {g: of == g for g in groups}
         common = _large([name[members[g]] for g in PAIRS.get(attribute, ())], smallest)
-        found = {}
-        for g, mine in members.items():
-            classes = [c for c in _large([name[mine]], smallest) if c in common]
-            found[g] = _macro(hits[mine], name[mine], place[mine], classes)
-        yield from _by_group(attribute, "macro", found)
+        macros = {}
+        for g, rows in members.items():
+            classes = [c for c in _large([name[rows]], smallest) if c in common]
+            macros[g] = _macro(hits[rows], name[rows], place[rows], classes)
+        yield from _by_group(attribute, "macro", macros)
     yield from _crossed(frame, judged, selections["all"])
 
 
@@ -123,9 +123,9 @@ def as_printed(frame: pd.DataFrame) -> Rows:
     for label in ("all", *SELECTED):
         chosen = np.ones(len(name), dtype=bool) if label == "all" else name == label
         for attribute, groups in GROUPS.items():
-            found = judged.shares(frame[attribute].to_numpy(dtype=str), groups, chosen)
-            empty = {g: stats.Estimate(0.0, 0) for g, e in found.items() if not e.n}
-            yield from _by_group(attribute, label, found | empty)
+            shares = judged.shares(frame[attribute].to_numpy(dtype=str), groups, chosen)
+            empty = {g: stats.Estimate(0.0, 0) for g, e in shares.items() if not e.n}
+            yield from _by_group(attribute, label, shares | empty)
 
 
 def _answers(frame: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
@@ -137,15 +137,15 @@ def _answers(frame: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
 def _by_group(
     attribute: str,
     label: str,
-    found: Mapping[str, stats.Estimate],
+    shares: Mapping[str, stats.Estimate],
     metric: str = "recall",
     apart: str = "disparity",
 ) -> Rows:
     """The rows of an attribute's groups, and of the difference that the paper reports."""
-    yield from ((Group(attribute, g), label, metric, e) for g, e in found.items())
+    yield from ((Group(attribute, g), label, metric, e) for g, e in shares.items())
     if attribute in PAIRS:
         one, other = PAIRS[attribute]
-        yield Group(attribute, one, other), label, apart, difference(found[one], found[other])
+        yield Group(attribute, one, other), label, apart, difference(shares[one], shares[other])
 
 
 def _spread(
@@ -205,5 +205,5 @@ def rate_rows(
         judged = JudgedAnswers(hits, place, smallest)
         yield ALL, "all-52", metric, judged.share(np.ones(len(hits), dtype=bool))
         for attribute, groups in GROUPS.items():
-            found = judged.shares(frame[attribute].to_numpy(dtype=str), groups)
-            yield from _by_group(attribute, "all-52", found, metric, metric)
+            shares = judged.shares(frame[attribute].to_numpy(dtype=str), groups)
+            yield from _by_group(attribute, "all-52", shares, metric, metric)

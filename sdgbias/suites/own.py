@@ -75,10 +75,10 @@ def tables(
     where no answer was scored, DataValidationError where the predictions break a rule."""
     items = load_items(benchmark)
     summary = sdg.summarise({Task.MCQ: items}, scored, settings, progress)
-    answers, found = summary.predictions, summary.metrics
+    answers, metrics = summary.predictions, summary.metrics
     if not (items["context"] != "").any():  # CTX+Q is Q-only there
         answers = answers[answers["method"] != View.CTX_Q.value].reset_index(drop=True)
-        found = found[found["method"] != View.CTX_Q.value]
+        metrics = metrics[metrics["method"] != View.CTX_Q.value]
     if answers.empty:
         raise InputError(f"{benchmark}: no question was scored; nothing to conclude")
     sdg_tables.check_predictions(answers, {Task.MCQ: items, Task.REGRESSION: _no_numbers()})
@@ -89,7 +89,7 @@ def tables(
         "items": item_cards(items, benchmark),
         "predictions": answers,
         "cade_params": summary.params,
-        "numbers": pd.concat([found, more], ignore_index=True),
+        "numbers": pd.concat([metrics, more], ignore_index=True),
         "previews": pd.DataFrame(
             {"image_id": shown, "png": [preview(images[i][0]) for i in shown]}
         ),
@@ -150,51 +150,51 @@ def metric_rows(
     'all' is the suite's one test. Where a view shows no picture, questions may share a prompt: the
     interval is the wider of that over clusters and that over distinct prompts."""
     gold = items[["item_id", "cluster_id", "answer", "groups"]]
-    known = answers[answers["split"] == "test"].merge(gold, on="item_id")
+    joined = answers[answers["split"] == "test"].merge(gold, on="item_id")
     shown = scored.cells[["item_id", "view", "key"]].rename(columns={"view": "method"})
-    known = known.merge(shown, on=["item_id", "method"], how="left").fillna({"key": ""})
-    by_run = known.groupby(["task", "test", "method"], sort=True)
+    joined = joined.merge(shown, on=["item_id", "method"], how="left").fillna({"key": ""})
+    by_run = joined.groupby(["task", "test", "method"], sort=True)
     runs, run = list(by_run.size().index), np.asarray(by_run.ngroup(), dtype=np.int64)
-    place, prompt = (stats.codes(known[name].to_numpy(dtype=str))[0] for name in _DEPENDS_ON)
-    prompt = np.where(known["method"].isin(sdg_metrics.IMAGE_FREE), prompt, -1)
-    found = [
+    place, prompt = (stats.codes(joined[name].to_numpy(dtype=str))[0] for name in _DEPENDS_ON)
+    prompt = np.where(joined["method"].isin(sdg_metrics.IMAGE_FREE), prompt, -1)
+    values = [
         (at, ALL, table.metric, table.estimate(int(at)))
-        for table in stats.measure(_letters(known), run, len(runs), [place, prompt])
+        for table in stats.measure(_letters(joined), run, len(runs), [place, prompt])
         for at in np.flatnonzero(table.n > 0)
     ]
-    groups = pd.DataFrame([json.loads(text) for text in known["groups"]])
+    groups = pd.DataFrame([json.loads(text) for text in joined["groups"]])
     for name in groups.columns:
         level, levels = pd.factorize(groups[name].astype(str), sort=True)
-        hits = known["correct"].to_numpy(dtype=float)
+        hits = joined["correct"].to_numpy(dtype=float)
         by, many = (run * len(levels) + level).astype(np.int64), len(runs) * len(levels)
         column = stats.ValueColumn("accuracy", hits)
         (table,) = stats.measure([column], by, many, [place, prompt], smallest=stats.SMALLEST)
         for at in np.flatnonzero(table.n > 0):
             which, of = divmod(int(at), len(levels))
-            found.append((which, Group(name, levels[of]), table.metric, table.estimate(int(at))))
+            values.append((which, Group(name, levels[of]), table.metric, table.estimate(int(at))))
         for which in range(len(runs)):
             rows = (run == which) & (levels[level] != UNKNOWN)
             e = _disparity(hits[rows], level[rows], (place[rows], prompt[rows]), draws, seed)
-            found += [(which, Group(name, "max", "min"), "disparity", e)] if e else []
+            values += [(which, Group(name, "max", "min"), "disparity", e)] if e else []
     rows = [
         {"task": task, "test": at, "method": method, **group._asdict(), "metric": metric}
         | e.columns()
         | {"missing_reason": FEWER if np.isnan(e.value) else None}
-        for which, group, metric, e in found
+        for which, group, metric, e in values
         for task, test, method in [runs[which]]
         for at in (str(test), "all")
     ]
     return numbers(pd.DataFrame(rows))
 
 
-def _letters(known: pd.DataFrame) -> Iterator[stats.ValueColumn]:
+def _letters(joined: pd.DataFrame) -> Iterator[stats.ValueColumn]:
     """The metrics of each letter."""
-    gold, answer = (known[name].to_numpy(dtype=str) for name in ("answer", "pred"))
-    methods = known["method"]
+    gold, answer = (joined[name].to_numpy(dtype=str) for name in ("answer", "pred"))
+    methods = joined["method"]
     for letter in sorted(set(gold) | set(answer)):
         right, chosen = gold == letter, (answer == letter).astype(float)
-        asked = methods.isin(methods[right | (chosen > 0)]).to_numpy()
-        yield stats.ValueColumn(f"share_{letter}", np.where(asked, chosen, np.nan))
+        answered = methods.isin(methods[right | (chosen > 0)]).to_numpy()
+        yield stats.ValueColumn(f"share_{letter}", np.where(answered, chosen, np.nan))
         yield stats.ValueColumn(f"recall_{letter}", np.where(right, chosen, np.nan))
 
 

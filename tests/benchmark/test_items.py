@@ -263,7 +263,7 @@ def test_kept_bins_keep_the_options_of_old_questions() -> None:
         moved.options["electricity"].edges != old.options["electricity"].edges
     )  # terciles follow the clusters
     assert kept.options == old.options
-    rows = kept.found[Task.MCQ]
+    rows = kept.by_task[Task.MCQ]
     own = rows[rows["indicator"] == "electricity"]
     assert (
         own["answer"].tolist()
@@ -437,7 +437,7 @@ def test_the_papers_questions_leave_out_what_it_asks_under_another_code() -> Non
         make_images(clusters),
         make_series(),
         seed=0,
-        asked=Draw(questions="paper").indicators(),
+        indicators=Draw(questions="paper").indicators(),
     )
 
     rows = choose_items(found, mcq=120, regression=None)

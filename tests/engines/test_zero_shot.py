@@ -15,7 +15,7 @@ from PIL import Image
 from transformers import CLIPModel, ViTForImageClassification
 
 from sdgbias import engines, store
-from sdgbias.benchmark.people import Asked, build_people
+from sdgbias.benchmark.people import PeopleDraw, build_people
 from sdgbias.benchmark.people_items import CHOICES, P1, class_list
 from sdgbias.engines.hf.zero_shot import ClipZeroShot, VitZeroShot, labels_of, packaged_labels
 from sdgbias.errors import ModelError, NotAnswerable, RegistryError
@@ -238,7 +238,7 @@ def test_the_packaged_map_is_of_the_52_classes_and_asks_about_no_other(tmp_path:
     assert len(outputs) == len(set(outputs)) and "nurse" not in packaged
     folder = save_vit(tmp_path / "vit", ["tench", *outputs])
     write_people_sample(tmp_path / "raw", 40, 3)
-    build_people(tmp_path / "raw", tmp_path / "b", asked=Asked(negatives=False))
+    build_people(tmp_path / "raw", tmp_path / "b", draw=PeopleDraw(negatives=False))
     people = pd.read_parquet(tmp_path / "b" / "people.parquet")
     known = people[people["class1"].isin(list(packaged))]
     assert 0 < len(known) < len(people)

@@ -80,15 +80,15 @@ class Table:
 
 
 def cell(
-    found: Estimate | float | str | None, status: str, why: str = "", paper: Printed | None = None
+    value: Estimate | float | str | None, status: str, why: str = "", paper: Printed | None = None
 ) -> Cell:
     """A cell from an estimate, a number without n or a text. If there is none (NaN, ''), its status
     is ``why``, or 'not run' if there is no run."""
     if status == NOT_RUN:
         return Cell(paper=paper, status=NOT_RUN)
-    if isinstance(found, str) or found is None:
-        return Cell(found or None, paper=paper, status=status if found else why)
-    e = found if isinstance(found, Estimate) else Estimate(found, 0)
+    if isinstance(value, str) or value is None:
+        return Cell(value or None, paper=paper, status=status if value else why)
+    e = value if isinstance(value, Estimate) else Estimate(value, 0)
     if math.isnan(e.value):
         return Cell(paper=paper, status=why)
     return Cell(e.value, e.n or None, e.low, e.high, paper, status)
@@ -97,7 +97,7 @@ def cell(
 def counts(tables: Sequence[Table]) -> dict[str, int]:
     """Number of cells per status; all 'not in store: ...' reasons count as 'not in store'. Blank
     cells don't count."""
-    found = Counter(c.status.split(":")[0] for t in tables for c in t.cells if c.status)
+    per_status = Counter(c.status.split(":")[0] for t in tables for c in t.cells if c.status)
     first = (*MADE, NOT_RUN)
-    order = sorted(found, key=lambda kind: (first.index(kind) if kind in first else 99, kind))
-    return {kind: found[kind] for kind in order}
+    order = sorted(per_status, key=lambda kind: (first.index(kind) if kind in first else 99, kind))
+    return {kind: per_status[kind] for kind in order}

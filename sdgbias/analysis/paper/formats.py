@@ -175,7 +175,7 @@ def _one_line(c: Cell, kind: Kind) -> str:
 def records(tables: Sequence[Table]) -> list[dict[str, Any]]:
     """One record per non-blank cell, with the columns of ``CSV_COLUMNS``; None for missing
     values."""
-    found = []
+    records = []
     for t in tables:
         for r in t.rows:
             for column, c in zip(t.columns, r.cells, strict=True):
@@ -185,8 +185,8 @@ def records(tables: Sequence[Table]) -> list[dict[str, Any]]:
                 bounds = (c.low, c.high) if c.has_interval else (None, None)
                 paper = (c.paper.value, c.paper.text) if c.paper else (None, None)
                 values = (*where, c.value, c.n, *bounds, *paper, c.status or "paper")
-                found.append(dict(zip(CSV_COLUMNS, values, strict=True)))
-    return found
+                records.append(dict(zip(CSV_COLUMNS, values, strict=True)))
+    return records
 
 
 def as_csv(tables: Sequence[Table]) -> str:

@@ -50,8 +50,8 @@ def table(e: PaperResults, item: str) -> Table:
     about, ours = (described(e.suite)[part] for part in ("tables", "ours"))
     about = about[item]
     columns = _columns(about["columns"]) or own_rows.people_columns(e)
-    made = own_rows.ROWS[about["rows"]](e, item) if "rows" in about else _rows(e, about, columns)
-    rows = tuple(made)
+    of_item = own_rows.ROWS[about["rows"]](e, item) if "rows" in about else _rows(e, about, columns)
+    rows = tuple(of_item)
     cells = [c for row in rows for c in row.cells]
     kinds = {c.status for c in cells if c.status in MADE}
     if kinds & _SCORED and any(r.synthetic for r in e.runs):

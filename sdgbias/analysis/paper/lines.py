@@ -36,10 +36,10 @@ READINGS = {
 
 def _pairs(s: Subject, frame: pd.DataFrame, *columns: str, **where: str) -> set[Any]:
     """What the run's rows hold in these columns."""
-    mine = frame["run_id"] == (s.run.run_id if s.run else "")
+    of_run = frame["run_id"] == (s.run.run_id if s.run else "")
     for name, value in where.items():
-        mine &= frame[name] == value
-    return set(frame.loc[mine, [*columns]].itertuples(index=False, name=None))
+        of_run &= frame[name] == value
+    return set(frame.loc[of_run, [*columns]].itertuples(index=False, name=None))
 
 
 def indicators(e: PaperResults, s: Subject, about: Mapping[str, Any]) -> Lines:
@@ -93,9 +93,9 @@ def _prompts(e: PaperResults, s: Subject, item: str = "") -> list[tuple[str, str
     for both single-choice prompts; prompts that neither the run nor the paper has are left out."""
     rows = paper.rows(item) if s.model else ()
     printed = {r["task"] for r in rows if r["model"] == s.model and r["value"]}
-    asked = _pairs(s, numbers.of_study(e, ""), "test", "method")
+    pairs = _pairs(s, numbers.of_study(e, ""), "test", "method")
     each = (
-        (test, task, {method for at, method in asked if at == test})
+        (test, task, {method for at, method in pairs if at == test})
         for test, task in (TASKS if s.run else {"p1": DIRECT, "p2 or p3": CHOICE}).items()
     )
     return [(test, task, have) for test, task, have in each if have or task in printed]
@@ -116,10 +116,10 @@ def read(e: PaperResults, s: Subject, about: Mapping[str, Any]) -> Lines:
 
 
 def prompts_by_group(e: PaperResults, s: Subject, about: Mapping[str, Any]) -> Lines:
-    asked = ["no", "unknown", "false yes", "false yes, no picture"]
+    columns = ["no", "unknown", "false yes", "false yes, no picture"]
     lines: Lines = []
     for test, task, _ in _prompts(e, s):
-        at = {"task": task, "test": test, "blank": [] if task == CHOICE else asked}
+        at = {"task": task, "test": test, "blank": [] if task == CHOICE else columns}
         lines += [((test, group), at | {"pillar": group}) for group in PEOPLE]
         differences = at | {"metrics": {"recall": "disparity"}}
         lines += [((test, pair), differences | {"pillar": pair}) for pair in DIFFERENCES]

@@ -32,8 +32,8 @@ def of_study(e: PaperResults, study: str) -> pd.DataFrame:
         frame = frame.reindex(columns=["run_id", *NAMES, *VALUES, "status"])
         return frame.fillna({**KEY, "status": ""}).astype(dict.fromkeys(VALUES, float))
 
-    found: pd.DataFrame = e.kept(("numbers", study), read)
-    return found
+    rows: pd.DataFrame = e.kept(("numbers", study), read)
+    return rows
 
 
 def _letters(e: PaperResults) -> pd.DataFrame:
@@ -49,11 +49,11 @@ def _letters(e: PaperResults) -> pd.DataFrame:
     same = ["run_id", "method", "test"]
     group: np.ndarray = places.groupby(same).ngroup().to_numpy()
     groups = places[same].drop_duplicates()
-    made = [groups.iloc[:0]]
+    tables = [groups.iloc[:0]]
     for letter in LETTERS:
         sums = stats.ClusterSums(places[letter].to_numpy(), places["n"].to_numpy(), group)
         shares = stats.measure_sums(letter, sums, np.ones(len(groups)), "share", tested=False)
         values = (shares.value, shares.n, shares.low, shares.high)
         named = dict(zip(VALUES, values, strict=True))
-        made.append(groups.assign(metric=letter, **named))
-    return pd.concat(made, ignore_index=True)
+        tables.append(groups.assign(metric=letter, **named))
+    return pd.concat(tables, ignore_index=True)

@@ -228,8 +228,8 @@ def plain(e: PaperResults, item: str) -> Iterator[Row]:
         run = runs[r["run_id"]]
         versus = f"minus {r['versus']}" if r["versus"] else ""
         columns = (r["test"], r["method"], versus, r["pillar"], r["indicator"], r["parameter"])
-        known = [str(value) for value in columns if value not in ("all", "")]
-        where = " ".join([*known, *([f"{r['x']:g}"] if r["x"] == r["x"] else [])])
+        key = [str(value) for value in columns if value not in ("all", "")]
+        where = " ".join([*key, *([f"{r['x']:g}"] if r["x"] == r["x"] else [])])
         reason = next((why for why in (r["note"], r["missing_reason"]) if why and why == why), "")
         why = unavailable(run, f"not in store: {reason or 'no value'}")
         p = cell(float(r["p"]), run.kind) if r["p"] == r["p"] else Cell()

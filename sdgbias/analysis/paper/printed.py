@@ -31,8 +31,8 @@ def described(suite: str) -> Mapping[str, Any]:
     """What is said of a suite's tables: ``tables`` by item, ``ours`` by the kind of our values,
     ``models``, the file of the models that the suite's paper shows."""
     path = packaged("data", f"tables_{suite}.yaml")
-    found: Mapping[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-    return found
+    content: Mapping[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return content
 
 
 @cache
@@ -58,9 +58,9 @@ def models(item: str) -> tuple[str, ...]:
 def find(item: str, **where: str) -> Printed | None:
     """The printed value of one line, None if the paper prints none. Columns not named in ``where``
     may hold anything."""
-    found = [r for r in rows(item) if where.items() <= r.items()]
-    if len(found) > 1:
-        raise ValueError(f"{item}: {len(found)} lines fit {where}; name more columns")
-    if not found:
+    lines = [r for r in rows(item) if where.items() <= r.items()]
+    if len(lines) > 1:
+        raise ValueError(f"{item}: {len(lines)} lines fit {where}; name more columns")
+    if not lines:
         return None
-    return Printed(float(found[0]["value"]) if found[0]["value"] else None, found[0]["printed"])
+    return Printed(float(lines[0]["value"]) if lines[0]["value"] else None, lines[0]["printed"])

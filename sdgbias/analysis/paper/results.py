@@ -108,11 +108,11 @@ class PaperResults:
         ranked = sorted(self.runs, key=lambda r: data.get(r.benchmark_id) == "facet")
         measured = {r.model: r for r in ranked if r.kind == "measured"}
         shown = [m for m in paper.models(item) if not self.chosen or m in self.chosen]
-        made = [Subject(self.label(measured[m]), measured[m], m) for m in shown if m in measured]
-        taken = {s.run.run_id for s in made if s.run}
+        ran = [Subject(self.label(measured[m]), measured[m], m) for m in shown if m in measured]
+        taken = {s.run.run_id for s in ran if s.run}
         others = [Subject(self.label(r), r) for r in self.runs if r.run_id not in taken]
         names = {m: paper.names(self.suite)[m] for m in shown if m not in measured}
-        return [*made, *others, *(Subject(f"{names[m]} ({NOT_RUN})", None, m) for m in names)]
+        return [*ran, *others, *(Subject(f"{names[m]} ({NOT_RUN})", None, m) for m in names)]
 
     def label(self, run: Run) -> str:
         """The paper's name for a measured run of one of its models, else the registry's; if people
@@ -152,8 +152,8 @@ class PaperResults:
         """All stored numbers of one study, sorted, with the questions of each as one name."""
         sql = f"""FROM {store.NUMBERS} WHERE list_contains($runs, run_id) AND study = $study
                   ORDER BY ALL"""
-        found: pd.DataFrame = self.kept(("rows", study), lambda: self.ask(sql, study=study))
-        return found
+        rows: pd.DataFrame = self.kept(("rows", study), lambda: self.ask(sql, study=study))
+        return rows
 
     def why(self, run: Run, study: str, otherwise: str, *, method: str, task: str) -> str:
         """The status of a cell that a study should have filled: not analysed, or the reason in the
@@ -165,7 +165,8 @@ class PaperResults:
             rows = [*missing.itertuples(index=False, name=None)]
             sql = "SELECT run_id FROM analyses WHERE list_contains($runs, run_id)"
             runs = {*frame["run_id"], *self.ask(sql)["run_id"]}
-            return runs, {(run, task, m): note for run, task, own, note in rows for m in ("", own)}
+            notes = {(run, task, m): note for run, task, method, note in rows for m in ("", method)}
+            return runs, notes
 
         runs, notes = self.kept(("notes", study), read)
         if run.run_id not in runs:
@@ -186,8 +187,8 @@ class PaperResults:
         refers to them."""
         runs = [r.run_id for r in self.runs]
         benchmarks = sorted({r.benchmark_id for r in self.runs})
-        known = {"runs": runs, "benchmarks": benchmarks, **params}
-        used = {name: value for name, value in known.items() if f"${name}" in sql}
+        given = {"runs": runs, "benchmarks": benchmarks, **params}
+        used = {name: value for name, value in given.items() if f"${name}" in sql}
         return store.query(self.path, sql, used, runs=runs)
 
 
@@ -213,8 +214,8 @@ def load(
     for name in models:
         if name not in valid:
             raise UsageError("--model: " + one_of("model", name, valid))
-    mine = tuple(r for r in runs if not models or r.model in models)
-    return PaperResults(Path(path), mine, tuple(models), suite)
+    selected = tuple(r for r in runs if not models or r.model in models)
+    return PaperResults(Path(path), selected, tuple(models), suite)
 
 
 def _run(record: Mapping[Any, Any]) -> Run:

@@ -133,14 +133,14 @@ def gate(verdict: SelfcheckVerdict) -> None:
     if verdict.passed:
         return
     worst = sorted(verdict.failed, key=lambda c: c.p)[:3]
-    told = "; ".join(
+    listed = "; ".join(
         f"{c.plant}: {c.what}: planted {c.truth:.4g}, measured {c.measured:.4g}" for c in worst
     )
     more = (
         f" and {len(verdict.failed) - len(worst)} more" if len(verdict.failed) > len(worst) else ""
     )
     raise SelfcheckFailed(
-        f"self-check: {len(verdict.failed)} of {len(verdict.checks)} checks failed: {told}{more};"
+        f"self-check: {len(verdict.failed)} of {len(verdict.checks)} checks failed: {listed}{more};"
         " trust no figure of this installation before they pass; every check: sdgbias selfcheck"
         " --json"
     )

@@ -41,7 +41,7 @@ LOSS = 0.08
 
 
 @dataclass(frozen=True)
-class Found:
+class PlantRun:
     """The results of one run, read from the results file. metrics: rows of the metrics view with
     indicator 'all'."""
 
@@ -79,21 +79,21 @@ class Found:
         there are too few places or prompts."""
         if e is None or not len(expected):
             return
-        known, total = float(expected.mean()), float(variance.sum())
+        mean, total = float(expected.mean()), float(variance.sum())
         if e.n != len(expected):
             p = 0.0  # the metric counts different rows from those planted
         elif total < 1e-6:
-            p = p_same(known, e.value)
+            p = p_same(mean, e.value)
         elif not np.isfinite(e.low + e.high):
             return
         elif df:
-            p = p_mean(known, e.value, e.low, e.high, df, spread=total**0.5 / len(expected))
+            p = p_mean(mean, e.value, e.low, e.high, df, spread=total**0.5 / len(expected))
         else:
-            p = p_share(known, e.value, e.low, e.high)
-        yield self.check(what, known, e, p, **more)
+            p = p_share(mean, e.value, e.low, e.high)
+        yield self.check(what, mean, e, p, **more)
 
 
-def run(plant: Plant, benchmark: Path, results: Path, *, seed: int, draws: int) -> Found:
+def run(plant: Plant, benchmark: Path, results: Path, *, seed: int, draws: int) -> PlantRun:
     """Evaluate one planted model into a separate results file and read it back."""
     settings = EvalSettings(draws=draws, seed=seed, generated="none")
     spec = plant.spec(benchmark, seed)
@@ -103,7 +103,7 @@ def run(plant: Plant, benchmark: Path, results: Path, *, seed: int, draws: int) 
         sql = f"SELECT {columns} FROM {table} WHERE run_id = ? AND {where}"
         return store.query(results, sql, [outcome.run_id])
 
-    return Found(
+    return PlantRun(
         plant,
         seed,
         read("*", "metrics", "indicator = 'all'"),
@@ -113,18 +113,18 @@ def run(plant: Plant, benchmark: Path, results: Path, *, seed: int, draws: int) 
     )
 
 
-def checks(found: Found, people: dict[Task, Population], copies: int) -> Iterator[Check]:
+def checks(run: PlantRun, people: dict[Task, Population], copies: int) -> Iterator[Check]:
     """All checks of this planted model on this benchmark."""
     mcq, regression = people[Task.MCQ], people[Task.REGRESSION]
     if len(mcq.gold):
-        yield from _answers(found, mcq)
-        yield from _image_use(found, mcq)
-        yield from _optimum(found, mcq)
+        yield from _answers(run, mcq)
+        yield from _image_use(run, mcq)
+        yield from _optimum(run, mcq)
     if len(regression.gold):
-        yield from _numbers(found, regression)
+        yield from _numbers(run, regression)
     for task, p in people.items():
         if len(p.gold):
-            yield from _cade(found, task, p, copies)
+            yield from _cade(run, task, p, copies)
 
 
 def _df(p: Population) -> int:
@@ -147,155 +147,155 @@ def _of_draw(chance: np.ndarray) -> np.ndarray:
     return chance * (1 - chance)
 
 
-def _answers(found: Found, p: Population) -> Iterator[Check]:
+def _answers(run: PlantRun, p: Population) -> Iterator[Check]:
     """Accuracy by view and test, and answer directions by pillar (the planted signatures)."""
     rows = np.flatnonzero(p.test)
     three = p.present[rows].all(axis=1) & (p.says[rows] >= 0).all(axis=1)
     for view, test in CELLS:
-        chance = _probabilities(found.plant.habits, p, test, view)
+        chance = _probabilities(run.plant.habits, p, test, view)
         if chance is None:
             continue
         hit = chance[np.arange(len(rows)), p.gold[rows]]
         where = f"{METHODS[view]} at {test.value}"
-        e = found.estimate(Task.MCQ, test, view, "accuracy")
+        e = run.estimate(Task.MCQ, test, view, "accuracy")
         first = (view, test) == (View.FULL, _T1)
-        yield from found.compare(f"accuracy, {where}", e, hit, _of_draw(hit), headline=first)
+        yield from run.compare(f"accuracy, {where}", e, hit, _of_draw(hit), headline=first)
         if test is not _T1:
             continue
         for number, pillar in enumerate(PILLARS, 1):
-            mine = three & (p.pillar[rows] == pillar)
+            of_pillar = three & (p.pillar[rows] == pillar)
             for rank, says in enumerate(DIRECTIONS):
-                share = np.where(p.says[rows] == rank, chance, 0.0).sum(axis=1)[mine]
-                e = found.estimate(Task.MCQ, test, view, f"share_{says}", pillar)
-                signs = view is View.Q_ONLY and found.plant.name == "signs"
+                share = np.where(p.says[rows] == rank, chance, 0.0).sum(axis=1)[of_pillar]
+                e = run.estimate(Task.MCQ, test, view, f"share_{says}", pillar)
+                signs = view is View.Q_ONLY and run.plant.name == "signs"
                 shown = signs and len(share) > 0 and bool(share.mean() > 0.5)
                 what = f"{says} answers in pillar {number}, {where}"
-                yield from found.compare(what, e, share, _of_draw(share), headline=shown)
+                yield from run.compare(what, e, share, _of_draw(share), headline=shown)
 
 
-def _image_use(found: Found, p: Population) -> Iterator[Check]:
+def _image_use(run: PlantRun, p: Population) -> Iterator[Check]:
     """Gain from the picture beyond the context: accuracy of Full minus CTX+Q (Figure 5), paired by
     item."""
-    correct = found.predictions[found.predictions["task"] == "mcq"].pivot_table(
+    correct = run.predictions[run.predictions["task"] == "mcq"].pivot_table(
         index="item_id", columns=["test", "method"], values="correct", aggfunc="first"
     )
-    rows, h = np.flatnonzero(p.test), found.plant.habits
+    rows, h = np.flatnonzero(p.test), run.plant.habits
     for test in truth.STATED:
         full, context = (_probabilities(h, p, test, view) for view in (View.FULL, View.CTX_Q))
         if full is None or context is None:
             continue
         expected = (full - context)[np.arange(len(rows)), p.gold[rows]]
-        mine = correct.reindex(p.item_id[rows])
-        with_picture, without = (mine[test.value, v].astype(float) for v in ("full", "ctx_q"))
+        paired = correct.reindex(p.item_id[rows])
+        with_picture, without = (paired[test.value, v].astype(float) for v in ("full", "ctx_q"))
         e = stats.mean((with_picture - without).to_numpy(), p.place[rows], "difference")
-        known, p_value = float(expected.mean()), p_same(float(expected.mean()), e.value)
+        mean, p_value = float(expected.mean()), p_same(float(expected.mean()), e.value)
         if float(np.sum(_of_draw(full)) + np.sum(_of_draw(context))) >= 1e-6:
-            p_value = p_mean(known, e.value, e.low, e.high, _df(p))
+            p_value = p_mean(mean, e.value, e.low, e.high, _df(p))
         what = f"image use, Full minus CTX+Q at {test.value}"
-        yield found.check(what, known, e, p_value, headline=test is _T1)
+        yield run.check(what, mean, e, p_value, headline=test is _T1)
 
 
-def _numbers(found: Found, p: Population) -> Iterator[Check]:
+def _numbers(run: PlantRun, p: Population) -> Iterator[Check]:
     """Mean absolute error and interval accuracy of the freely decoded numbers."""
     rows = np.flatnonzero(p.test)
     for view, test in NUMBERS:
-        chance = _probabilities(found.plant.habits, p, test, view)
+        chance = _probabilities(run.plant.habits, p, test, view)
         if chance is None:
             continue
         off = np.abs(truth.numbers(p, test, view)[rows] - p.answer[rows, None])  # (n, 10)
         near = (chance * (off <= p.tolerance[rows, None] + 1e-9)).sum(axis=1)
         where = f"{METHODS[view]} at {test.value}"
-        e = found.estimate(Task.REGRESSION, test, view, "interval_accuracy")
-        shown = view is View.FULL and found.plant.name == "prior"
+        e = run.estimate(Task.REGRESSION, test, view, "interval_accuracy")
+        shown = view is View.FULL and run.plant.name == "prior"
         what = f"interval accuracy, {where}"
-        yield from found.compare(what, e, near, _of_draw(near), headline=shown)
-        e = found.estimate(Task.REGRESSION, test, view, "mae")
+        yield from run.compare(what, e, near, _of_draw(near), headline=shown)
+        e = run.estimate(Task.REGRESSION, test, view, "mae")
         each = (chance * off).sum(axis=1)
         variance = (chance * (off - each[:, None]) ** 2).sum(axis=1)
-        yield from found.compare(f"mean absolute error, {where}", e, each, variance, _df(p))
+        yield from run.compare(f"mean absolute error, {where}", e, each, variance, _df(p))
 
 
-def _views(found: Found, task: Task, test: ContextTest, p: Population) -> dict[View, np.ndarray]:
+def _views(run: PlantRun, task: Task, test: ContextTest, p: Population) -> dict[View, np.ndarray]:
     """(N, K) stored logits of the four views, NaN where an item lacks the candidate."""
-    s = found.scores[(found.scores["task"] == task) & (found.scores["test"] == test)]
+    s = run.scores[(run.scores["task"] == task) & (run.scores["test"] == test)]
     out = {}
     for view in View:
         z = np.full(p.present.shape, np.nan)
-        known = s[s["view"] == view].set_index("item_id")["logits"].reindex(p.item_id)
-        for i, values in enumerate(known):
+        logits = s[s["view"] == view].set_index("item_id")["logits"].reindex(p.item_id)
+        for i, values in enumerate(logits):
             z[i, : len(values)] = np.asarray(values, dtype=float)
         out[view] = z
     return out
 
 
-def _cade(found: Found, task: Task, p: Population, copies: int) -> Iterator[Check]:
+def _cade(run: PlantRun, task: Task, p: Population, copies: int) -> Iterator[Check]:
     """CADE in the run: tuned on val rows only, every answer equal to the paper's equations, and the
     gain equal to the process's expected gain for the tuned parameters."""
     mcq, n_val = task is Task.MCQ, int((p.split == "val").sum())
     label, metric = ("MCQ", "accuracy_gain") if mcq else ("numbers", "mae_change")
     for test in TESTS[task]:
-        tuned = found.params[(found.params["task"] == task) & (found.params["test"] == test)]
-        e = found.estimate(task, test, "cade", metric)
+        tuned = run.params[(run.params["task"] == task) & (run.params["test"] == test)]
+        e = run.estimate(task, test, "cade", metric)
         if tuned.empty or e is None:
             continue
         at, given = f"{label} at {test.value}", tuned.iloc[0]
         n = int(given["n_val"])
         what = f"rows that CADE is tuned on, {at}"
-        yield found.check(what, n_val, Estimate(n, n_val), p_same(n_val, n))
+        yield run.check(what, n_val, Estimate(n, n_val), p_same(n_val, n))
         params = CadeParams(*(float(given[c]) for c in ("alpha", "lambda_kl", "beta", "tau")))
         if test in (_T1, _T2, _T5):
-            share = _same_answers(found, task, test, p, params)
+            share = _same_answers(run, task, test, p, params)
             what = f"answers that the paper's equations give, {at}"
-            yield found.check(what, 1.0, Estimate(share, len(p.gold)), p_same(1.0, share))
+            yield run.check(what, 1.0, Estimate(share, len(p.gold)), p_same(1.0, share))
         # prompt noise of a shared Q-only prompt is one draw: the gain of this very draw isn't known
-        if not found.plant.habits.noise:
-            known = truth.expected_gain(
-                found.plant.habits, p, task, test, params, copies, found.seed
+        if not run.plant.habits.noise:
+            expected = truth.expected_gain(
+                run.plant.habits, p, task, test, params, copies, run.seed
             )
-            yield from _gain(found, known, e, at, _df(p), headline=mcq and test in (_T1, _T5))
+            yield from _gain(run, expected, e, at, _df(p), headline=mcq and test in (_T1, _T5))
 
 
 def _same_answers(
-    found: Found, task: Task, test: ContextTest, p: Population, params: CadeParams
+    run: PlantRun, task: Task, test: ContextTest, p: Population, params: CadeParams
 ) -> float:
     """The share of CADE's answers in the run that the second writing of its equations gives."""
     letters = np.array(list(LETTERS if task is Task.MCQ else DIGITS))
-    choice = letters[truth.cade_choice(_views(found, task, test, p), params)]
-    rows = found.predictions[found.predictions["method"] == "cade"]
+    choice = letters[truth.cade_choice(_views(run, task, test, p), params)]
+    rows = run.predictions[run.predictions["method"] == "cade"]
     rows = rows[(rows["task"] == task) & (rows["test"] == test)]
     answers = rows.set_index("item_id")["pred"].reindex(p.item_id).to_numpy()
     return float((answers == choice).mean())
 
 
 def _gain(
-    found: Found, known: truth.Expected, e: Estimate, at: str, df: int, headline: bool
+    run: PlantRun, expected: truth.Expected, e: Estimate, at: str, df: int, headline: bool
 ) -> Iterator[Check]:
     """What CADE changes in accuracy, or in the mean absolute error: payoffs are minus errors."""
-    h, mcq = found.plant.habits, at.startswith("MCQ")
+    h, mcq = run.plant.habits, at.startswith("MCQ")
     if mcq and not (h.prior or h.context_weight or h.image_weight):
         # no answer is likelier than another, whatever the setting
-        known = replace(known, value=0.0, error=0.0)
+        expected = replace(expected, value=0.0, error=0.0)
     if e.low != e.low and df + 1 >= stats.FEWEST:
         # the change is the same in every place: it is compared as it stands
         e = replace(e, low=e.value, high=e.value)
-    value = known.value if mcq else -known.value
-    p = p_mean(value, e.value, e.low, e.high, df, error=known.error, spread=known.spread)
+    value = expected.value if mcq else -expected.value
+    p = p_mean(value, e.value, e.low, e.high, df, error=expected.error, spread=expected.spread)
     what = f"CADE's {'gain' if mcq else 'change of the mean absolute error'}, {at}"
-    yield found.check(what, value, e, p, error=known.error, headline=headline)
-    if found.plant.no_gain and headline and df >= 1:
-        se = max(_standard_error(e, df), known.spread)
+    yield run.check(what, value, e, p, error=expected.error, headline=headline)
+    if run.plant.no_gain and headline and df >= 1:
+        se = max(_standard_error(e, df), expected.spread)
         what = f"no gain where none is possible, {at}"
-        yield found.check(what, 0.0, e, p_at_most(0.0, e.value, se, df))
+        yield run.check(what, 0.0, e, p_at_most(0.0, e.value, se, df))
 
 
 def _standard_error(e: Estimate, df: int) -> float:
     return (e.high - e.low) / 2 / float(stdtrit(df, 0.975))
 
 
-def _optimum(found: Found, p: Population) -> Iterator[Check]:
+def _optimum(run: PlantRun, p: Population) -> Iterator[Check]:
     """A model with a prior on top of picture evidence only: without the prior just that evidence
     remains, and CADE should come close to it (T1, T5)."""
-    h, rows, df = found.plant.habits, np.flatnonzero(p.test), _df(p)
+    h, rows, df = run.plant.habits, np.flatnonzero(p.test), _df(p)
     other = h.noise or h.context_weight or h.context_noise
     if other or df < 1 or not (h.image_weight and h.image_noise and h.prior):
         return
@@ -304,10 +304,10 @@ def _optimum(found: Found, p: Population) -> Iterator[Check]:
     )
     best = float(bare[rows, p.gold[rows]].mean())
     for test in (_T1, _T5):
-        if e := found.estimate(Task.MCQ, test, "cade", "accuracy"):
+        if e := run.estimate(Task.MCQ, test, "cade", "accuracy"):
             p_value = p_at_most(LOSS - best, -e.value, _standard_error(e, df), df)
             what = f"CADE's accuracy within {LOSS} of the known optimum at {test.value}"
-            yield found.check(what, best, e, p_value, headline=test is _T1)
+            yield run.check(what, best, e, p_value, headline=test is _T1)
 
 
 def small_benchmark(

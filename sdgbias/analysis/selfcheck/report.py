@@ -51,14 +51,14 @@ def text(v: SelfcheckVerdict) -> str:
     """One page: the headline checks of each planted model, and all failed checks."""
     bad = set(map(id, v.failed))
     lines = [*opening(v), "", HEADER]
-    for title, found in _groups(v):
+    for title, checks in _groups(v):
         lines.append(title)
-        shown = [c for c in found if c.headline or id(c) in bad]
+        shown = [c for c in checks if c.headline or id(c) in bad]
         lines += [_line(c, id(c) in bad) for c in shown[:12]]
-        if len(found) > len(shown[:12]):
+        if len(checks) > len(shown[:12]):
             lines.append(
-                f"  and {len(found) - len(shown[:12])} more checks,"
-                f" {sum(id(c) in bad for c in found if c not in shown[:12])} failed"
+                f"  and {len(checks) - len(shown[:12])} more checks,"
+                f" {sum(id(c) in bad for c in checks if c not in shown[:12])} failed"
             )
     return "\n".join(lines)
 
@@ -91,7 +91,7 @@ def html(v: SelfcheckVerdict) -> str:
     return templates.render(
         "analysis/selfcheck/page.html.j2",
         opening=opening(v),
-        groups=[(title, [(c, id(c) in bad) for c in found]) for title, found in _groups(v)],
+        groups=[(title, [(c, id(c) in bad) for c in checks]) for title, checks in _groups(v)],
         number=_number,
         interval=_interval,
     )

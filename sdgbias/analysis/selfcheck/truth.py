@@ -95,8 +95,8 @@ def population(benchmark: Path, task: Task) -> Population:
     onehot = np.asarray(np.eye(k)[gold], dtype=np.float64)
     shares, alone = {}, {}
     for test in STATED:
-        mine = (prompts["task"] == task.value) & (prompts["test"] == test.value)
-        lines = prompts[mine].set_index("item_id")["text"]
+        of_test = (prompts["task"] == task.value) & (prompts["test"] == test.value)
+        lines = prompts[of_test].set_index("item_id")["text"]
         if len(lines) == 0:
             continue
         text = lines.reindex(items["item_id"]).fillna("")
@@ -176,10 +176,10 @@ def numbers(p: Population, test: ContextTest, view: View) -> Floats:
     bare = np.tile(np.arange(10.0), (len(p.gold), 1))
     if view.has_image:
         return p.number
-    known = np.zeros(len(p.gold), dtype=bool)
+    is_stated = np.zeros(len(p.gold), dtype=bool)
     if view.has_context and test in p.alone:
-        known = stated(p, test) & p.alone[test]
-    return np.where(known[:, None], p.number, bare)
+        is_stated = stated(p, test) & p.alone[test]
+    return np.where(is_stated[:, None], p.number, bare)
 
 
 def simulate(
@@ -195,14 +195,14 @@ def simulate(
         shown, h.context_weight * share + h.context_noise * rng.standard_normal(size), 0.0
     )
     image = h.image_weight * p.image_share + h.image_noise * rng.standard_normal(size)
-    own = {
+    noise = {
         view: h.noise * rng.standard_normal(size) if h.noise else np.zeros(size) for view in View
     }
     if test is ContextTest.T5:
-        own[View.FULL], own[View.CTX_Q] = own[View.IMG_Q], own[View.Q_ONLY]
+        noise[View.FULL], noise[View.CTX_Q] = noise[View.IMG_Q], noise[View.Q_ONLY]
     out = {}
     for view in View:
-        z = base + context * view.has_context + image * view.has_image + own[view]
+        z = base + context * view.has_context + image * view.has_image + noise[view]
         out[view] = np.where(p.present, z, np.nan)
     return out
 

@@ -197,11 +197,11 @@ def _file(out: Path, name: str) -> str:
     return f"read_parquet({_quoted(_path(out, name))})"
 
 
-def _column(name: str, there: bool) -> str:
+def _column(name: str, present: bool) -> str:
     if name in _NUMBERS:
-        value = f"nullif(TRY_CAST({name} AS DOUBLE), 'NaN'::DOUBLE)" if there else "NULL::DOUBLE"
+        value = f"nullif(TRY_CAST({name} AS DOUBLE), 'NaN'::DOUBLE)" if present else "NULL::DOUBLE"
     else:
-        value = f"coalesce({name}::VARCHAR, '')" if there else "''"
+        value = f"coalesce({name}::VARCHAR, '')" if present else "''"
     return f"{value} AS {name}"
 
 

@@ -133,11 +133,11 @@ def judge_rows(suite: RuleSet, rows: Table, available: Available, suites: Path) 
         for rule in suite.rules
         if (reasons := [why for need in rule.needs if (why := available.lacks(need, rows))])
     }
-    asked = [rule for rule in suite.rules if rule.name not in skipped]
-    flags, names, columns = evaluate(rows, suite, asked, available, suites)
+    rules = [rule for rule in suite.rules if rule.name not in skipped]
+    flags, names, columns = evaluate(rows, suite, rules, available, suites)
     findings = []
     lost = [pd.DataFrame(columns=QUARANTINE_COLUMNS)]
-    for rule in (rule for rule in asked if len(flags.get(rule.name, ()))):
+    for rule in (rule for rule in rules if len(flags.get(rule.name, ()))):
         numbers = flags[rule.name]
         keys = names[numbers]
         examples = tuple(sorted(keys)[:_SHOWN])
@@ -153,7 +153,7 @@ def judge_rows(suite: RuleSet, rows: Table, available: Available, suites: Path) 
         {shape.name: 0} | {name: len(numbers) for name, numbers in flags.items()},
         skipped,
         rows_ok,
-        tuple(rule for rule in asked if rule.name not in flags),
+        tuple(rule for rule in rules if rule.name not in flags),
         flags,
         columns,
         pd.concat(lost, ignore_index=True)

@@ -42,8 +42,8 @@ def _facts(tables: Tables) -> pd.DataFrame:
 
 def _letters(tables: Tables) -> pd.DataFrame:
     """The letters that the questions have columns for."""
-    known = option_letters(_items(tables, "items_mcq")) if "items_mcq" in tables else LETTERS
-    return pd.DataFrame({"letter": list(known)})
+    letters = option_letters(_items(tables, "items_mcq")) if "items_mcq" in tables else LETTERS
+    return pd.DataFrame({"letter": list(letters)})
 
 
 #: Name in SQL -> (the tables that it is made of, how).
@@ -77,11 +77,11 @@ RELATIONS: dict[str, tuple[tuple[str, ...], Callable[[Tables], pd.DataFrame]]] =
 }
 
 
-def _as_specified(text: str, prompt: str, asked: str) -> bool:
+def _as_specified(text: str, prompt: str, class_name: str) -> bool:
     """Whether a prompt about a person has the paper's words. p1's class list may be in any order:
     it is shuffled by a seed."""
     if prompt in people_items.CHOICES:
-        return text == people_items.CHOICES[prompt].format(name=asked)
+        return text == people_items.CHOICES[prompt].format(name=class_name)
     before, _, after = people_items.P1.partition("{list}")
     listed = text.removeprefix(before).removesuffix(after).split(", ")
     return text.startswith(before) and text.endswith(after) and sorted(listed) == sorted(CLASSES)

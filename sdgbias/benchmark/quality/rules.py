@@ -122,7 +122,7 @@ def load_rules(table: str, suites: Path) -> RuleSet:
     if not key or len(shapes) != 1:
         raise InputError(f"{path}: no key, or not one rule with a column_set; {onward}")
     rest = tuple(rule for rule in rules if rule is not shapes[0])
-    return RuleSet(table, key, shapes[0], rest, tuple(one for made, _ in read for one in made))
+    return RuleSet(table, key, shapes[0], rest, tuple(one for sql, _ in read for one in sql))
 
 
 def _stock(entry: Mapping[str, Any]) -> QualityRule:

@@ -33,7 +33,7 @@ def fetch(
     if not HUB_ID.fullmatch(repo):
         raise UsageError(f"--repo {repo!r}; valid: OWNER/NAME of a dataset on the hub")
     earlier = json_object(out / FETCHED)
-    refuse_foreign(out, mine=earlier.get("repo") == repo or _looks_downloaded(out))
+    refuse_foreign(out, same_source=earlier.get("repo") == repo or _looks_downloaded(out))
     wanted = revision or str(earlier.get("commit", "")) or "main"
     again = f"sdgbias release fetch --out {out}"
     with asking_hub(repo, wanted, out, ONWARD, again):

@@ -88,7 +88,7 @@ def export(
         )
     identity = {"benchmark_id": card["benchmark_id"], "text_view": text_view}
     earlier = json_object(out / MANIFEST)
-    refuse_foreign(out, mine={name: earlier.get(name) for name in identity} == identity)
+    refuse_foreign(out, same_source={name: earlier.get(name) for name in identity} == identity)
     about = {**identity, "intended_use": intended_use()}
     about |= {name: card.get(name) for name in ("licence", "sources", "synthetic")}
     write_json(out / MANIFEST, {**about, "complete": False})

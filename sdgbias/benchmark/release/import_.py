@@ -148,7 +148,7 @@ def import_(
         origin["hub"] = {name: fetched.get(name) for name in ("repo", "commit", "licence")}
     if text_view != "none":
         origin["text_view"] = text_view
-    refuse_foreign(out, mine=json_object(out / "origin.json") == origin)
+    refuse_foreign(out, same_source=json_object(out / "origin.json") == origin)
     write_json(out / "origin.json", origin)
     for name in ("benchmark.json", "quality.json"):  # until the end, this is no whole benchmark
         (out / name).unlink(missing_ok=True)

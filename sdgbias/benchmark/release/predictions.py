@@ -92,8 +92,8 @@ def _read_table(folder: Path, stem: str, columns: list[str]) -> pd.DataFrame | N
             table = pq.read_table(path).to_pandas(ignore_metadata=True)
     refuse_other_case(path, table.columns, ("index", *_TEXTS, *columns))
     if "index" not in table.columns:
-        found = ", ".join(map(str, table.columns))
-        raise InputError(f"{path}: no column 'index' (= item_id); found: {found}")
+        names = ", ".join(map(str, table.columns))
+        raise InputError(f"{path}: no column 'index' (= item_id); found: {names}")
     if not table.columns.intersection(columns).size:
         raise InputError(f"{path}: no logit columns; expected {columns[0]}, {columns[1]}, ...")
     ids = pd.Index(_item_ids(path, table["index"]), name="index")
@@ -219,15 +219,15 @@ def _answers(
     texts: pd.DataFrame, candidates: str, present: Bools, reference: bool
 ) -> tuple[Floats, Floats, Floats]:
     """values, gold and generated of Questions. ``reference``: the authors' parsers."""
-    answers, said = texts["answer"], texts["prediction"]
+    answers, predicted = texts["answer"], texts["prediction"]
     if candidates == DIGITS:
-        numbers = [[with_first_digit(text, d, reference) for d in DIGITS] for text in said]
-        stated = np.array([parse_number(text, reference) for text in said], dtype=np.float64)
+        numbers = [[with_first_digit(text, d, reference) for d in DIGITS] for text in predicted]
+        stated = np.array([parse_number(text, reference) for text in predicted], dtype=np.float64)
         right = pd.to_numeric(answers, errors="coerce").replace([np.inf, -np.inf], np.nan)
         return np.array(numbers).reshape(present.shape), right.to_numpy(np.float64), stated
     index = {letter: at for at, letter in enumerate(candidates)}
     options = ["".join(np.array([*candidates])[row]) for row in present]
-    letters = [parse_letter(*of, reference) for of in zip(said, options, strict=True)]
+    letters = [parse_letter(*of, reference) for of in zip(predicted, options, strict=True)]
     golds = [a if a in of else "" for a, of in zip(answers.str.upper(), options, strict=True)]
     gold, stated = (
         np.array([index.get(str(letter), np.nan) for letter in of]) for of in (golds, letters)
@@ -297,16 +297,16 @@ def _measure(
             within = np.where(np.isnan(limit), np.nan, metrics.within_tolerance(error, limit))
             values[f"{name}_mae"] = stats.amount, error
             values[f"{name}_interval_accuracy"] = stats.share, within
-    found: dict[str, Any] = {"ties": decision.ties}
+    report: dict[str, Any] = {"ties": decision.ties}
     for split in ("val", "test"):
         of_split = (q.texts["split"] == split).to_numpy()
         use = of_split & cade.usable(q.streams.valid, q.payoff)
-        found[split] = {name: int((use & rows).sum()) for name, rows in counted.items()}
-        found[split] |= {"n": int(use.sum()), "n_split": int(of_split.sum())}
+        report[split] = {name: int((use & rows).sum()) for name, rows in counted.items()}
+        report[split] |= {"n": int(use.sum()), "n_split": int(of_split.sum())}
         for name, (mean, of_rows) in values.items():
             e = mean(np.where(use, of_rows, np.nan), q.texts.index)
-            found[split][name] = {"value": e.value, "n": e.n, "ci_low": e.low, "ci_high": e.high}
-    return found
+            report[split][name] = {"value": e.value, "n": e.n, "ci_low": e.low, "ci_high": e.high}
+    return report
 
 
 def read_params(path: Path) -> CadeParams:
@@ -372,12 +372,12 @@ def run(
         out.mkdir(parents=True, exist_ok=True)
     how: dict[str, object] | None = None
     if isinstance(params, Tuning):
-        found = search(q, params, tolerance)
-        how = {"kind": params.kind, **asdict(found)}
+        result = search(q, params, tolerance)
+        how = {"kind": params.kind, **asdict(result)}
         if task is Task.REGRESSION:
             how["objective"] = _OBJECTIVES[params.objective]
         del how["params"]
-        params = found.params
+        params = result.params
     decision = cade.decide(q.streams, params)
     answers = _decided(q, decision)
     table = q.texts[["split", "answer"]].reset_index()

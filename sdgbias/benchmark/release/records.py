@@ -58,9 +58,9 @@ def stem(task: Task, test: str) -> str:
     return f"{task}_{test}"
 
 
-def refuse_foreign(out: Path, mine: bool) -> None:
-    """Raise UsageError when ``out`` isn't empty and isn't from an earlier run (``mine``)."""
-    if mine:
+def refuse_foreign(out: Path, same_source: bool) -> None:
+    """Raise UsageError when ``out`` isn't empty and isn't from an earlier run (``same_source``)."""
+    if same_source:
         return
     try:
         taken = next(iter(os.scandir(out)), None)

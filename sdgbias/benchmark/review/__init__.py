@@ -178,7 +178,7 @@ def _notes(paths: list[Path], first: pd.DataFrame, second: pd.DataFrame) -> list
 def _write_waiting(out: Path, waiting: pd.DataFrame, one: str, two: str) -> Path:
     """Write the open disagreements for the adjudicator, with each reviewer's verdict in column
     `said`; a file that contains verdicts is never replaced."""
-    said = [
+    verdicts = [
         " | ".join(
             " ".join(f"{name} {verdict} ({reason}) {comment}".replace(" ()", "").split())
             for name, verdict, reason, comment in ((one, *row[:3]), (two, *row[3:]))
@@ -188,7 +188,7 @@ def _write_waiting(out: Path, waiting: pd.DataFrame, one: str, two: str) -> Path
         ].itertuples(index=False, name=None)
     ]
     rows = pd.DataFrame({"task": waiting["task"], "item_id": waiting.index})
-    rows = rows.assign(verdict="", reason="", comment="", said=said)
+    rows = rows.assign(verdict="", reason="", comment="", said=verdicts)
     number, path = 1, out.with_name(f"{out.stem}-disagreements.csv")
     while written_in(path):
         number += 1

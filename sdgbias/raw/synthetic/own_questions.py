@@ -59,8 +59,8 @@ def _places(seed: int) -> list[SyntheticCluster]:
 def _questions(place: SyntheticCluster, picture: str, third: int) -> list[tuple[str, ...]]:
     setting = SETTINGS[place.urban]
     value = place.labels["sanitation_index"]
-    known = "" if value is None else f", sanitation index {value:.1f} of 5"
-    hint = f"survey of {place.year}{known}"
+    sanitation = "" if value is None else f", sanitation index {value:.1f} of 5"
+    hint = f"survey of {place.year}{sanitation}"
     shared = (picture, hint, place.dhsid, setting)
     kind = "Is the place in the photo rural or urban?"
     rich = "How wealthy does the place in the photo look beside other places?"
