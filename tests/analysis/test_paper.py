@@ -19,7 +19,7 @@ from sdgbias.benchmark.prompts import prompt_texts
 from sdgbias.benchmark.release.records import AUTHORS_REPO
 from sdgbias.errors import UsageError
 from sdgbias.suites.sdg_tables import item_cards
-from sdgbias.types import PILLARS, ContextTest, Task, View
+from sdgbias.types import NEEDS_SCORES, PILLARS, ContextTest, Task, View
 from tests.builders.paper_tables import (
     LLAVA,
     QWEN,
@@ -386,8 +386,9 @@ def test_times_that_a_model_cannot_have_say_why(timed: Path, tmp_path: Path) -> 
     path = copied(timed, tmp_path / "r.duckdb")
     with store.connect(path) as db:
         db.execute(
-            "UPDATE runs SET config = json_merge_patch(config, ?) WHERE run_id = 'llava-1.5-7b-0'",
-            ['{"gives_scores": false}'],
+            "UPDATE numbers SET value = NULL, missing_reason = ?"
+            " WHERE run_id = 'llava-1.5-7b-0' AND method IN ('full', 'cade')",
+            [NEEDS_SCORES],
         )
         db.execute("DELETE FROM timings WHERE phase <> 'decode'")
     t = build(path, "K")

@@ -33,13 +33,10 @@ from sdgbias.analysis.paper import printed as paper
 from sdgbias.analysis.paper.cells import MADE, NOT_RUN, Cell, Column, Row, Table
 from sdgbias.analysis.paper.printed import Printed, described
 from sdgbias.analysis.paper.results import KEY, PaperResults, Run, Subject
-from sdgbias.types import GENERATED, NEEDS_PICTURES, NEEDS_SCORES, VIEWS
+from sdgbias.types import GENERATED, NEEDS_SCORES, VIEWS
 
 UNTUNED = "CADE was not tuned in this run (no val rows)"
 NO_NUMBER = "no such number in this run"
-#: Studies that hold the headline metrics, and tables made from the results (numbers.py): whether a
-#: run was analysed doesn't matter to them.
-_ALWAYS = ("", "leans", "letters", "costs")
 _SCORED = {"measured", "embedded", "planted"}
 Line = tuple[tuple[str, ...], Mapping[str, Any]]
 
@@ -140,7 +137,8 @@ def cell(
     if s.run is None:
         return Cell(paper=printed, status=NOT_RUN)
     spoken = given.get("spoken", about.get("spoken")) and key["method"] in VIEWS
-    read = key | ({"method": key["method"] + GENERATED} if spoken and not s.run.scored else {})
+    silent = e.missing(s.run).get((key["task"], key["method"])) == NEEDS_SCORES
+    read = key | ({"method": key["method"] + GENERATED} if spoken and silent else {})
     row = e.row(s.run, read)
     n = None if row is None or math.isnan(row["n"]) else int(row["n"])
     if row is not None and not math.isnan(row["value"]):
@@ -151,8 +149,7 @@ def cell(
         return Cell(paper=printed)
     if row is not None and row["status"]:
         return Cell(n=n, paper=printed, status=row["status"])
-    why = unavailable(s.run, _lacks(e, s.run, about, given, key))
-    return Cell(paper=printed, status=why)
+    return Cell(paper=printed, status=_lacks(e, s.run, about, given, key))
 
 
 def _printed(
@@ -188,21 +185,7 @@ def _lacks(
     key: Mapping[str, str],
 ) -> str:
     """Why the results hold no number of this key."""
-    study, stated = key["study"], "lacks" in given
-    if key["method"] == "cade" and study in ("", "methods") and not stated:
-        return f"not in store: {UNTUNED}"
     text = str(given.get("lacks", about.get("lacks", NO_NUMBER))).format(**key)
-    if study in _ALWAYS:
-        return f"not in store: {text}"
-    return e.why(run, study, text, method=key["method"], task=key["task"])
-
-
-def unavailable(run: Run, why: str) -> str:
-    """A reason, or what the run's model lacks for the number: pictures (of a language model) or
-    scores (of one that gives text alone)."""
-    needs = NEEDS_PICTURES if run.language else "" if run.scored else NEEDS_SCORES
-    # not "no question with three options", which is a reason of its own
-    general = why == f"not in store: {UNTUNED}" or (
-        why.startswith("not in store: no ") and "question" not in why
-    )
-    return f"not in store: {needs}" if needs and general else why
+    if key["method"] == "cade" and key["study"] in ("", "methods") and "lacks" not in given:
+        return e.why(run, {**key, "study": ""}, UNTUNED)
+    return e.why(run, key, text)

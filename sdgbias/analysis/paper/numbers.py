@@ -239,26 +239,29 @@ def _costs(e: PaperResults, study: str) -> pd.DataFrame:
     )
     rows: list[Mapping[str, object]] = []
     for run in e.runs:
+        lacks = set(e.missing(run).values())
         mine = times[times["run_id"] == run.run_id]
         for task in ("mcq", "regression"):
             part = mine[mine["task"] == task]
             if mine.empty or not part.empty:  # else the benchmark has no such questions
-                rows += _by_question(run, part, task, timed=len(mine) > 0)
+                rows += _by_question(run, lacks, part, task, timed=len(mine) > 0)
         tokens = counted[counted["run_id"] == run.run_id].set_index("view")
-        rows += _by_view(run, mine[mine["phase"] == SCORE], tokens, timed=len(mine) > 0)
+        rows += _by_view(run, lacks, mine[mine["phase"] == SCORE], tokens, timed=len(mine) > 0)
     columns = ["run_id", "task", "test", "method", "metric", "value", "n", "status"]
     frame = pd.DataFrame(rows, columns=columns).fillna({"task": "mcq", "test": "all"})
     return _complete(frame.assign(n=frame["n"].where(frame["value"].notna())))
 
 
-def _missing(run: Any, rows: pd.DataFrame, timed: bool, views: int) -> str:
+def _missing(lacks: set[str], rows: pd.DataFrame, timed: bool, views: int) -> str:
     """Why these rows give no time, '' if they do. ``views``: how many views they need."""
     if not timed:
         return "not in store: the run is of a version that kept no times"
-    if run.language and views > len(set(rows["view"])):
+    if NEEDS_PICTURES in lacks and views > len(set(rows["view"])):
         return NEEDS_PICTURES
     if views > len(set(rows["view"])):
-        return NEEDS_SCORES if not run.scored else "not in store: not all views have an answer"
+        return (
+            NEEDS_SCORES if NEEDS_SCORES in lacks else "not in store: not all views have an answer"
+        )
     if untimed := int(rows["untimed"].sum()):
         some = f"{untimed:,} of {int(rows['prompts'].sum()):,} prompts"
         return f"not in store: {some} came from the cache of a version that kept no times"
@@ -266,17 +269,18 @@ def _missing(run: Any, rows: pd.DataFrame, timed: bool, views: int) -> str:
 
 
 def _by_question(
-    run: Any, rows: pd.DataFrame, task: str, timed: bool
+    run: Any, lacks: set[str], rows: pd.DataFrame, task: str, timed: bool
 ) -> list[Mapping[str, object]]:
     """Seconds of plain inference under Full (the first token's scores of a multiple-choice
     question, where the model gives any, else the free answer), and of CADE (the scores of the four
     views and, for a number, the answers of Full)."""
     phase, view = rows["phase"], rows["view"]
-    full = rows[(view == "full") & (phase == (SCORE if task == "mcq" and run.scored else DECODE))]
+    scored = task == "mcq" and NEEDS_SCORES not in lacks
+    full = rows[(view == "full") & (phase == (SCORE if scored else DECODE))]
     decoded = (task == "regression") & (view == "full") & phase.isin([DECODE, FORCE])
     cade = rows[(phase == SCORE) | decoded]
-    why = _missing(run, full, timed, 1)
-    four = _missing(run, cade[cade["phase"] == SCORE], timed, len(VIEWS)) or why
+    why = _missing(lacks, full, timed, 1)
+    four = _missing(lacks, cade[cade["phase"] == SCORE], timed, len(VIEWS)) or why
     n, plain = int(full["cells"].sum()), float(full["seconds_alone"].sum())
     made: list[Mapping[str, object]] = []
     for method, total, reason in (
@@ -293,15 +297,15 @@ def _by_question(
 
 
 def _by_view(
-    run: Any, rows: pd.DataFrame, tokens: pd.DataFrame, timed: bool
+    run: Any, lacks: set[str], rows: pd.DataFrame, tokens: pd.DataFrame, timed: bool
 ) -> list[Mapping[str, object]]:
     """Each view's share of the seconds of scoring and of the prompts' tokens."""
-    why = NEEDS_SCORES if not run.scored else _missing(run, rows, timed, 0)
+    why = NEEDS_SCORES if NEEDS_SCORES in lacks else _missing(lacks, rows, timed, 0)
     spent = rows.groupby("view")[["seconds_measured", "prompts"]].sum()
     total = float(spent["seconds_measured"].sum())
     made: list[Mapping[str, object]] = []
     for view in VIEWS:
-        absent = run.language and view not in spent.index
+        absent = NEEDS_PICTURES in lacks and view not in spent.index
         reason = NEEDS_PICTURES if absent and timed else why
         known = not reason and total > 0 and view in spent.index
         seconds, n = map(float, spent.loc[view] if known else (np.nan, 0))

@@ -224,8 +224,7 @@ def claims(e: PaperResults, item: str) -> Iterator[Row]:
         for s in e.subjects("claims"):
             if s.model and s.model != claim["model"]:
                 continue
-            why = f"not in store: {join.UNTUNED}"
-            why = join.unavailable(s.run, why) if s.run else why
+            why = e.why(s.run, key, join.UNTUNED) if s.run else ""
             status = s.run.kind if s.run else NOT_RUN
             mean = e.number(s.run, key | ({"test": "mean"} if accuracy else {}))
             tests = (test.value for test in TESTS[Task(claim["task"])])
@@ -261,8 +260,7 @@ def plain(e: PaperResults, item: str) -> Iterator[Row]:
         known = (v for v in columns if v not in ("all", "") and v == v)
         where = " ".join(f"{v:g}" if isinstance(v, float) else str(v) for v in known)
         p = number(float(r["p"]), run.kind) if r["p"] == r["p"] else Cell()
-        reason = r["note"] or r["missing_reason"] or "no value"
-        why = join.unavailable(run, f"not in store: {reason}")
+        why = f"not in store: {r['note'] or r['missing_reason'] or 'no value'}"
         value = cell(Estimate.of_row(r), run.kind, why)
         yield Row((run.label, str(r["task"]), str(r["metric"]), where), (value, p))
 

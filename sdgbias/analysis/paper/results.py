@@ -6,19 +6,18 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from sdgbias import store, suites
-from sdgbias.analysis.asked import gives_scores, language_model
 from sdgbias.analysis.paper import printed as paper
 from sdgbias.analysis.paper.cells import NOT_ANALYSED, NOT_RUN
 from sdgbias.benchmark.release.records import AUTHORS_REPO
 from sdgbias.errors import UsageError, one_of
 from sdgbias.methods.stats import Estimate
+from sdgbias.suites.rows import HEADLINE
 from sdgbias.types import SDG
 
 #: What identifies a number of a run, and which one is meant where nothing else is said; headline
@@ -27,6 +26,10 @@ KEY: Mapping[str, str] = {
     **{"study": "", "task": "mcq", "test": "all", "method": "full", "pillar": "all"},
     **{"indicator": "all", "versus": "", "parameter": "", "metric": "accuracy"},
 }
+
+#: Studies that hold the headline metrics, and tables made from the results (numbers.py): whether a
+#: run was analysed doesn't matter to them.
+WITHOUT_ANALYSIS = ("", "leans", "letters", "costs")
 
 
 @dataclass(frozen=True)
@@ -52,16 +55,6 @@ class Run:
         kind."""
         name = paper.names().get(self.model, self.model) if self.kind == "measured" else self.model
         return f"{name} ({self.kind})"
-
-    @cached_property
-    def scored(self) -> bool:
-        """Whether its model gave scores of candidates."""
-        return gives_scores(self.record.get("config"))
-
-    @cached_property
-    def language(self) -> bool:
-        """Whether its model was shown no pictures."""
-        return language_model(self.record.get("config"))
 
     @property
     def authors_questions(self) -> bool:
@@ -184,25 +177,43 @@ class PaperResults:
         found: pd.DataFrame = self.kept(("rows", study), read)
         return found
 
-    def why(self, run: Run, study: str, otherwise: str, *, method: str, task: str) -> str:
-        """The status of a cell that a study should have filled: not analysed, or the reason in the
-        study's row not_run."""
+    def missing(self, run: Run) -> Mapping[tuple[str, str], str]:
+        """(task, method) -> what the run's model lacks for its numbers, as the run was published
+        with."""
+
+        def read() -> dict[str, dict[tuple[str, str], str]]:
+            frame = self.study(HEADLINE)
+            found: dict[str, dict[tuple[str, str], str]] = {}
+            for r in frame[frame["missing_reason"].str.startswith("needs ")].to_dict("records"):
+                found.setdefault(r["run_id"], {})[r["task"], r["method"]] = r["missing_reason"]
+            return found
+
+        reasons: Mapping[str, Mapping[tuple[str, str], str]] = self.kept("missing", read)
+        return reasons.get(run.run_id, {})
+
+    def why(self, run: Run, key: Mapping[str, str], otherwise: str) -> str:
+        """Why a run has no number at a key: what its model lacks, that it wasn't analysed, the
+        reason in the study's row not_run, or ``otherwise``."""
+        study, task, method = key["study"], key["task"], key["method"]
 
         def read() -> tuple[set[str], dict[tuple[str, str, str], str]]:
             frame = self.study(study)
             notes = {
-                (r["run_id"], r["task"], m): r["note"]
+                (r["run_id"], r["task"], m): r["note"] or r["missing_reason"]
                 for r in frame[frame["metric"] == "not_run"].to_dict("records")
-                for m in ("", r["method"])
+                for m in {r["method"], "" if study != "methods" else r["method"]}
             }
             analysed = self.ask("SELECT run_id FROM analyses WHERE list_contains($runs, run_id)")
             return {*frame["run_id"], *analysed["run_id"]}, notes
 
+        if lacks := self.missing(run).get((task, method)):
+            return f"not in store: {lacks}"
+        if study in WITHOUT_ANALYSIS:
+            return f"not in store: {otherwise}"
         runs, notes = self.kept(("notes", study), read)
         if run.run_id not in runs:
             return NOT_ANALYSED
-        general = "" if study != "methods" else method
-        known = (notes.get((run.run_id, task, m)) for m in (method, general))
+        known = (notes.get((run.run_id, task, m)) for m in (method, ""))
         return f"not in store: {next((note for note in known if note), otherwise)}"
 
     def kept(self, key: object, make: Callable[[], Any]) -> Any:
