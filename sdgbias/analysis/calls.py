@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,30 +49,55 @@ def whole(o: TaskOutcome) -> Iterator[Level]:
 
 @dataclass(frozen=True)
 class Sample:
-    """The values of a method, and of what it is compared with, to be reduced in the groups of a
-    level. values, before: (n,) by metric. columns: of all rows."""
+    """What is measured of one method. values, before: (n,) by metric, of its answers and of those
+    that they are compared with, if any. columns: of its rows."""
 
-    study: str
-    o: TaskOutcome
-    level: Level
     values: Values
     before: Values | None
-    clusters: Sequence[Ints]
     columns: dict[str, object]
-    call: Call
-    settings: AnalysisSettings
 
     def difference(self) -> tuple[str, Floats]:
         """The only metric, and the (n,) differences of its values."""
         [(metric, values)] = self.values.items()
         return metric, values if self.before is None else values - self.before[metric]
 
-    def row(self, metric: str, e: stats.Estimate, i: int = 0, **more: Any) -> StudyRow:
+
+@dataclass(frozen=True)
+class Batch:
+    """Samples of the same answers, clustered alike, to be reduced in the groups of a level in one
+    pass."""
+
+    study: str
+    call: Call
+    o: TaskOutcome
+    level: Level
+    clusters: Sequence[Ints]
+    samples: Sequence[Sample]
+    settings: AnalysisSettings
+
+    def row(self, s: Sample, metric: str, e: stats.Estimate, i: int = 0, **more: Any) -> StudyRow:
         """A row of group i. Notes are joined."""
-        columns = {**self.columns, **self.level.columns[i], **more}
-        notes = (str(part.get("note", "")) for part in (self.columns, more))
+        columns = {**s.columns, **self.level.columns[i], **more}
+        notes = (str(part.get("note", "")) for part in (s.columns, more))
         columns["note"] = "; ".join(note for note in notes if note)
         return row(self.study, metric, e, **columns)
+
+    def measured(self) -> Iterator[tuple[Sample, stats.MeansByGroup]]:
+        """Each sample's metrics, measured in all groups."""
+        columns = [(s, metric) for s in self.samples for metric in s.values]
+        tables = stats.measure(
+            (
+                stats.ValueColumn(f"{metric}{self.call.suffix}", s.values[metric], self.call.kind)
+                for s, metric in columns
+            ),
+            self.level.code,
+            len(self.level.columns),
+            self.clusters,
+            versus=(None if s.before is None else s.before[metric] for s, metric in columns),
+            smallest=self.level.smallest,
+            p="each" if self.call.tested or self.call.family else "",
+        )
+        return zip((s for s, _ in columns), tables, strict=True)
 
 
 @dataclass(frozen=True)
@@ -88,25 +115,28 @@ class Call:
     methods: Callable[[TaskOutcome], Iterable[str]] | Sequence[str] = every
     versus: Sequence[str] = ("",)
     suffix: str = ""
-    statistic: Callable[[Sample], Iterable[StudyRow]] = field(default_factory=lambda: means)
-    clusters: Callable[[TaskOutcome, str, str], list[Ints]] = units
+    statistic: Callable[[Batch], Iterable[StudyRow]] = field(default_factory=lambda: means)
+    clusters: Callable[[TaskOutcome, str, str], tuple[str, ...]] = units
     tested: bool = False
     family: str = ""
     columns: Mapping[str, object] = field(default_factory=dict)
 
-    def samples(self, study: str, o: TaskOutcome, settings: AnalysisSettings) -> Iterator[Sample]:
-        """What is measured of these answers: each method, against each other one, in each
-        grouping."""
+    def rows(self, study: str, o: TaskOutcome, settings: AnalysisSettings) -> Iterator[StudyRow]:
+        """The rows of these answers: of each method, against each other one, in each grouping."""
         chosen = self.methods(o) if callable(self.methods) else self.methods
-        levels = list(self.by(o))
-        for method in (m for m in chosen if m in o.choice):
-            values = self.values(o, method)
-            for versus in (v for v in self.versus if v in o.choice or not v):
+        values = cache(partial(self.values, o))
+        samples: dict[tuple[str, ...], list[Sample]] = {}
+        others = [v for v in self.versus if not v or not np.isnan(o.hit.get(v, np.nan)).all()]
+        for method, versus in product((m for m in chosen if m in o.choice), others):
+            if method != versus:
                 columns = {**o.columns(method), "versus": versus, **self.columns}
-                before = self.values(o, versus) if versus else None
-                clusters = self.clusters(o, method, versus)
-                for level in levels:
-                    yield Sample(study, o, level, values, before, clusters, columns, self, settings)
+                before = values(versus) if versus else None
+                names = self.clusters(o, method, versus)
+                samples.setdefault(names, []).append(Sample(values(method), before, columns))
+        for names, alike in samples.items():
+            clusters = [o.codes(name) for name in names]
+            for level in o.grouped(self.by):
+                yield from self.statistic(Batch(study, self, o, level, clusters, alike, settings))
 
 
 class Study(NamedTuple):
@@ -119,20 +149,17 @@ class Study(NamedTuple):
     def rows(self, run: RunData, settings: AnalysisSettings) -> pd.DataFrame:
         """The rows of all calls, sorted by key."""
         selected = list(self.answers(run, settings))
-        made = [one for one in selected if isinstance(one, dict)]
+        rows = [one for one in selected if isinstance(one, dict)]
         families: dict[str, list[StudyRow]] = {}
-        for call in self.calls:
-            for o in selected:
-                if isinstance(o, dict):
-                    continue
-                for sample in call.samples(self.name, o, settings):
-                    rows = list(call.statistic(sample))
-                    made += rows
-                    for r in rows if call.family else ():
-                        families.setdefault(call.family.format_map(r), []).append(r)
+        for o in (one for one in selected if isinstance(one, TaskOutcome)):
+            for call in self.calls:
+                made = list(call.rows(self.name, o, settings))
+                rows += made
+                for r in made if call.family else ():
+                    families.setdefault(call.family.format_map(r), []).append(r)
         for members in families.values():
             adjust(members)
-        return table(made)
+        return table(rows)
 
 
 def adjust(rows: Sequence[StudyRow]) -> None:
@@ -180,137 +207,131 @@ def indicators(o: TaskOutcome) -> Iterator[Level]:
 
 def depths(o: TaskOutcome) -> Iterator[Level]:
     """All rows, by pillar, and by indicator within its pillar."""
-    yield from pillars(o)
-    yield from indicators(o)
+    yield from o.grouped(pillars)
+    yield from o.grouped(indicators)
 
 
 # ----------------------------------------------------------------------
 # statistics
 
 
-def _tables(s: Sample) -> Iterator[stats.MeansByGroup]:
-    metric_columns = (
-        stats.ValueColumn(f"{metric}{s.call.suffix}", values, s.call.kind)
-        for metric, values in s.values.items()
-    )
-    return stats.measure(
-        metric_columns,
-        s.level.code,
-        len(s.level.columns),
-        s.clusters,
-        versus=None if s.before is None else s.before.values(),
-        smallest=s.level.smallest,
-        p="each" if s.call.tested or s.call.family else "",
-    )
-
-
-def means(s: Sample) -> Iterator[StudyRow]:
+def means(b: Batch) -> Iterator[StudyRow]:
     """The mean of the values in each group, or of their differences. Groups without a row are left
     out, unless they are declared."""
-    for found in _tables(s):
-        for i in range(len(found.n)) if s.level.declared else np.flatnonzero(found.n > 0):
+    for s, found in b.measured():
+        for i in range(len(found.n)) if b.level.declared else np.flatnonzero(found.n > 0):
             more: dict[str, Any] = {"p": float(found.p[i])}
-            if found.small[i] and s.level.smallest > 1:
+            if found.small[i] and b.level.smallest > 1:
                 more["missing_reason"] = FEWER
-            yield s.row(found.metric, found.estimate(int(i)), int(i), **more)
+            yield b.row(s, found.metric, found.estimate(int(i)), int(i), **more)
 
 
-def mde(s: Sample) -> Iterator[StudyRow]:
+def mde(b: Batch) -> Iterator[StudyRow]:
     """The minimum detectable effect of the test of each mean."""
-    for found in _tables(s):
+    for s, found in b.measured():
         for i in np.flatnonzero(found.n > 0):
             e = stats.Estimate(found.test(int(i)).mde, int(found.n[i]))
-            yield s.row("mde", e, int(i), note="two-sided 5 %, power 80 %")
+            yield b.row(s, "mde", e, int(i), note="two-sided 5 %, power 80 %")
 
 
-def mcnemar(s: Sample) -> Iterator[StudyRow]:
+def mcnemar(b: Batch) -> Iterator[StudyRow]:
     """The mean difference of right and wrong with the p of a sign test, in which each cluster has
     one vote."""
-    _, change = s.difference()
-    for found in _tables(s):
+    for s, found in b.measured():
+        _, change = s.difference()
         for i in np.flatnonzero(found.n > 0):
-            rows = (s.level.code == i) & ~np.isnan(change)
-            votes = stats.net_signs(change[rows], s.clusters[found.way[i]][rows])
+            rows = (b.level.code == i) & ~np.isnan(change)
+            votes = stats.net_signs(change[rows], b.clusters[found.way[i]][rows])
             up, down = ((change[rows] > 0).sum(), (change[rows] < 0).sum())
             note = f"{up} better, {down} worse; by place {votes[0]} to {votes[1]}"
             p = stats.sign_test(*votes)
-            yield s.row("mcnemar", found.estimate(int(i)), int(i), p=p, note=note)
+            yield b.row(s, "mcnemar", found.estimate(int(i)), int(i), p=p, note=note)
 
 
-def across_countries(s: Sample) -> Iterator[StudyRow]:
+def across_countries(b: Batch) -> Iterator[StudyRow]:
     """The mean difference with the standard error of places within countries, its p by country, and
     the minimum detectable effect."""
-    if not (s.o.items["country"] != "").any():
+    if not (b.o.items["country"] != "").any():
         return
-    metric, difference = s.difference()
-    estimate, note = stats.two_way(difference, s.o.place, s.o.country, "difference")
-    test = stats.paired(difference, s.o.country, "difference")
-    yield s.row(f"{metric}{s.call.suffix}", estimate, p=test.p, note=note)
-    yield s.row("mde", stats.Estimate(test.mde, test.estimate.n), note=note)
+    for s in b.samples:
+        metric, difference = s.difference()
+        estimate, note = stats.two_way(difference, b.o.place, b.o.country, "difference")
+        test = stats.paired(difference, b.o.country, "difference")
+        yield b.row(s, f"{metric}{b.call.suffix}", estimate, p=test.p, note=note)
+        yield b.row(s, "mde", stats.Estimate(test.mde, test.estimate.n), note=note)
 
 
-def distinct(s: Sample) -> Iterator[StudyRow]:
+def distinct(b: Batch) -> Iterator[StudyRow]:
     """Number of distinct values in each group: the effective n where many rows share a prompt."""
-    inside = s.level.code >= 0
-    for metric, values in s.values.items():
-        counts = pd.Series(values[inside]).groupby(s.level.code[inside]).agg(["nunique", "size"])
-        for i, many, n in counts.itertuples():
-            yield s.row(metric, stats.Estimate(float(many), int(n)), int(i))
+    inside = b.level.code >= 0
+    for s in b.samples:
+        for metric, values in s.values.items():
+            by_group = pd.Series(values[inside]).groupby(b.level.code[inside])
+            for i, many, n in by_group.agg(["nunique", "size"]).itertuples():
+                yield b.row(s, metric, stats.Estimate(float(many), int(n)), int(i))
 
 
-def macro(s: Sample) -> Iterator[StudyRow]:
+def macro(b: Batch) -> Iterator[StudyRow]:
     """The mean over groups of their means, each group weighing the same."""
-    for metric, values in s.values.items():
-        each = [stats.macro(values, s.level.code, unit, s.call.kind) for unit in s.clusters]
-        whole_of = {"attribute": "", "group": "", "indicator": "all"}
-        yield row(s.study, f"{metric}{s.call.suffix}", stats.widest(each), **s.columns | whole_of)
+    whole_of: dict[str, Any] = {"attribute": "", "group": "", "indicator": "all"}
+    for s in b.samples:
+        for metric, values in s.values.items():
+            each = [stats.macro(values, b.level.code, unit, b.call.kind) for unit in b.clusters]
+            yield b.row(s, f"{metric}{b.call.suffix}", stats.widest(each), **whole_of)
 
 
-def last_minus_first(s: Sample) -> Iterator[StudyRow]:
+def last_minus_first(b: Batch) -> Iterator[StudyRow]:
     """The difference of the means of the last and the first group."""
-    metric, values = s.difference()
-    last = len(s.level.columns) - 1
-    first, most = (values[s.level.code == at] for at in (0, last))
-    if len(first) and len(most):
-        e = stats.Estimate(float(most.mean() - first.mean()), len(first) + len(most))
-        other = s.level.columns[0]["group"]
-        yield s.row(f"{metric}{s.call.suffix}", e, last, other=other, x=float("nan"))
+    last, other = len(b.level.columns) - 1, b.level.columns[0]["group"]
+    for s in b.samples:
+        metric, values = s.difference()
+        first, most = (values[b.level.code == at] for at in (0, last))
+        if len(first) and len(most):
+            e = stats.Estimate(float(most.mean() - first.mean()), len(first) + len(most))
+            yield b.row(s, f"{metric}{b.call.suffix}", e, last, other=other, x=float("nan"))
 
 
-def disparity(s: Sample) -> Iterator[StudyRow]:
+def disparity(b: Batch) -> Iterator[StudyRow]:
     """How far the groups lie apart: of a pair their difference, of more the largest minus the
-    smallest mean; compared, the change of its size. No value where a group is too small, or where
-    no answer is right: 0 would read as fairness."""
-    columns = [v for values in (s.before, s.values) if values for v in values.values()]
-    known, groups = s.level.code >= 0, len(s.level.columns)
+    smallest mean; of a compared method, the change of its size. No value where a group is too
+    small, or where no answer is right: 0 would read as fairness."""
+    known, groups = b.level.code >= 0, len(b.level.columns)
     if groups < 2:
         return
-    rows = np.bincount(s.level.code[known], minlength=groups)
-    means_of = None
-    fewest = s.level.smallest if s.level.declared else 1
-    if rows.min() >= fewest and all(np.nansum(v[known]) for v in columns):
-        means_of = stats.group_means(
-            np.stack([v[known] for v in columns], axis=1),
-            s.level.code[known],
-            s.clusters[0][known],
-            draws=s.settings.bootstrap,
-            seed=s.settings.seed,
-        )
-    metric = "disparity" if s.before is None else "disparity_change"
-    for (group, other), reduction in _reductions(s.level).items():
-        e, p = stats.nothing(int(rows.min())), float("nan")
-        reason: dict[str, Any] = {
-            "missing_reason": NONE_RIGHT if rows.min() >= s.level.smallest else FEWER
-        }
-        if means_of is not None:
-            found = stats.disparity(means_of, reduction)
-            if s.before is not None:
-                found = stats.disparity_change(found.take([0]), found.take([1]))
+    fewest = int(np.bincount(b.level.code[known], minlength=groups).min())
+    small = b.level.declared and fewest < b.level.smallest
+    by_method: dict[object, Floats] = {}
+    for s in b.samples:
+        for name, given in ((s.columns["versus"], s.before), (s.columns["method"], s.values)):
+            if given:
+                [values] = given.values()
+                by_method[name] = values[known]
+    none_right = {name for name, values in by_method.items() if not np.nansum(values)}
+    at = {name: i for i, name in enumerate(by_method)}
+    means_of = stats.group_means(
+        np.stack(list(by_method.values()), axis=1),
+        b.level.code[known],
+        b.clusters[0][known],
+        draws=1 if small else b.settings.bootstrap,
+        seed=b.settings.seed,
+    )
+    for (group, other), reduction in _reductions(b.level).items():
+        of_each = stats.disparity(means_of, reduction)
+        for s in b.samples:
+            of, versus = s.columns["method"], s.columns["versus"]
+            found = of_each.take([at[of]])
+            if versus:
+                found = stats.disparity_change(of_each.take([at[versus]]), found)
             e, p = found.estimate(), float(found.p[0])
-            reason = {"missing_reason": FEWER} if np.isnan(e.value) else {}
-            if s.level.declared:  # of people: n is that of the smaller group
-                e = replace(e, n=int(rows.min()))
-        yield s.row(metric, e, 0, p=p, group=group, other=other, **reason)
+            if b.level.declared:  # of people: n is that of the smaller group
+                e = replace(e, n=fewest)
+            none = not small and not none_right.isdisjoint((of, versus))
+            if none or small:
+                e, p = stats.nothing(fewest), float("nan")
+            reason = NONE_RIGHT if none else FEWER
+            more: dict[str, Any] = {"missing_reason": reason} if np.isnan(e.value) else {}
+            metric = "disparity_change" if versus else "disparity"
+            yield b.row(s, metric, e, p=p, group=group, other=other, **more)
 
 
 def _reductions(level: Level) -> dict[tuple[str, str], Callable[[Floats], Floats]]:

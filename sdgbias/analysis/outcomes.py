@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 import pandas as pd
@@ -15,6 +16,7 @@ from sdgbias.methods.cade import Bools, Decision, Floats, Ints, Streams, argmax_
 from sdgbias.types import ContextTest, Task, View
 
 CADE = "cade"
+L = TypeVar("L")
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,19 @@ class TaskOutcome:
     def country(self) -> Ints:
         """(n,) codes."""
         return pd.factorize(self.items["country"], sort=True)[0].astype(np.int64)
+
+    def codes(self, unit: str) -> Ints:
+        """(n,) codes of what rows are sampled by: 'place', 'prompt', or a column of ``more``."""
+        of_study = self.more.get(unit)
+        codes: Ints = getattr(self, unit) if of_study is None else of_study
+        return codes
+
+    def grouped(self, by: Callable[[TaskOutcome], Iterable[L]]) -> Sequence[L]:
+        """The groupings of these rows, made once for all studies."""
+        kept: dict[object, list[L]] = self.__dict__.setdefault("_grouped", {})
+        if by not in kept:
+            kept[by] = list(by(self))
+        return kept[by]
 
     def columns(self, method: str) -> dict[str, object]:
         """What the rows of a method have in common."""
@@ -184,17 +199,17 @@ def image_free(method: str, test: str) -> bool:
     return method == View.Q_ONLY.value or (method == View.CTX_Q.value and not valued)
 
 
-def unit(o: TaskOutcome, method: str, versus: str = "") -> list[Ints]:
-    """(n,) codes of the sampling units for intervals of a method's answers: distinct prompts where
-    many places share them, else places."""
-    return [o.prompt if image_free(method, o.test) else o.place]
+def unit(o: TaskOutcome, method: str, versus: str = "") -> tuple[str, ...]:
+    """What a method's answers are sampled by: distinct prompts where many places share them, else
+    places."""
+    return ("prompt",) if image_free(method, o.test) else ("place",)
 
 
-def units(o: TaskOutcome, method: str, versus: str = "") -> list[Ints]:
+def units(o: TaskOutcome, method: str, versus: str = "") -> tuple[str, ...]:
     """What values that the answers of one or two methods have a part in are clustered by: places,
     and where many places share prompts, prompts too."""
     shared = any(image_free(name, o.test) for name in (method, versus))
-    return [o.place, o.prompt] if shared else [o.place]
+    return ("place", "prompt") if shared else ("place",)
 
 
 def _outcome(cell: TaskCell, items: pd.DataFrame, place: Ints) -> TaskOutcome:

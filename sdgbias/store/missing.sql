@@ -1,7 +1,6 @@
 -- Numbers that a run can't have, each with its reason: its model was asked no view with a picture, or it gave no scores of candidates. They
 -- follow from the run's settings and are written when it is published: of every view and of CADE the metrics of answers that the run has
--- of another method of the same task and test, and what CADE changes; of people the recall of answers that are
--- read from scores. $run: NULL, every run.
+-- of another method of the same task and test, and what CADE changes; of people what is read from scores. $run: NULL, every run.
 INSERT INTO numbers BY NAME
 WITH asked AS (
     SELECT run_id, coalesce((config ->> '$.gives_scores')::BOOLEAN, true) AS scores,
@@ -24,7 +23,8 @@ wanted AS (
            'full', 'cade'
     FROM here WHERE task IN ('mcq', 'regression')
     UNION
-    SELECT DISTINCT run_id, task, test, 'recall', '', unnest(['full_argmax', 'q_only']) FROM here WHERE task = 'choice'
+    SELECT DISTINCT run_id, task, test, unnest(['recall', 'recall', 'candidate_mass']), '', unnest(['full_argmax', 'q_only', 'full'])
+    FROM here WHERE task = 'choice'
 ),
 reasons AS (
     SELECT wanted.*, CASE

@@ -304,11 +304,9 @@ def test_an_analysed_run_is_told_from_one_that_was_not(bare: Path, tmp_path: Pat
     path = copied(bare, tmp_path / "r.duckdb")
     store.replace(path, "tiny-llava-0", {"analyses": pd.DataFrame([{"settings": {"draws": 500}}])})
     e = results.load(path)
-    told = {
-        r.model: e.why(r, "regression", "nothing decoded", method="", task="regression")
-        for r in e.runs
-    }
-    assert told == {
+    key = {"study": "regression", "task": "regression", "method": ""}
+    why = {r.model: e.why(r, key, "nothing decoded") for r in e.runs}
+    assert why == {
         "tiny-llava": "not in store: nothing decoded",
         "llava-1.5-7b": NOT_ANALYSED,
         "qwen2.5-vl-7b": NOT_ANALYSED,

@@ -18,7 +18,6 @@ from sdgbias.analysis.outcomes import CADE, TaskOutcome
 from sdgbias.analysis.rows import AnalysisSettings
 from sdgbias.analysis.run import RunData, group_columns
 from sdgbias.methods import stats
-from sdgbias.methods.cade import Ints
 from sdgbias.types import Task
 
 METHODS = ("full", CADE, "q_only")
@@ -76,24 +75,32 @@ def attributes(o: TaskOutcome, *, per_target: bool = False) -> Iterator[Level]:
 
 def shown(o: TaskOutcome) -> Iterator[Level]:
     """As `attributes`; of numbers those of each target."""
-    yield from attributes(o, per_target=o.task == Task.REGRESSION)
+    if o.task == Task.REGRESSION:
+        yield from attributes(o, per_target=True)
+    else:
+        yield from o.grouped(attributes)
 
 
-def sampled(o: TaskOutcome, method: str, versus: str) -> list[Ints]:
+def sampled(o: TaskOutcome, method: str, versus: str) -> tuple[str, ...]:
     return answers.unit(o, method) if o.task == Task.MCQ else answers.units(o, method)
 
 
 def level_of(items: pd.DataFrame, by: str, *, per_target: bool = False) -> Level:
     """The grouping by ``by``, a column of the items or several joined with ' x '; rows with an
     unknown value ('') have no group. per_target: of the numbers of each target."""
-    columns = [items[name].replace(_URBAN if name == "urban" else {}) for name in by.split(" x ")]
+    names = by.split(" x ")
+    columns = [items[name] for name in names]
     known = np.logical_and.reduce([column != "" for column in columns])
     keys = reduce(lambda one, other: one + " x " + other, columns)
     if per_target:
         keys += "\t" + items["target"].where(items["target"] != "")
 
     def named(key: str) -> dict[str, str]:
-        return {"attribute": by, **dict(zip(("group", "indicator"), key.split("\t"), strict=False))}
+        group, *target = key.split("\t")
+        parts = zip(names, group.split(" x ", len(names) - 1), strict=True)
+        words = (_URBAN.get(part, part) if name == "urban" else part for name, part in parts)
+        columns = {"attribute": by, "group": " x ".join(words)}
+        return columns | dict(zip(("indicator",), target, strict=False))
 
     return grouping(keys.where(known), named, stats.SMALLEST)
 

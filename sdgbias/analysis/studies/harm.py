@@ -45,23 +45,34 @@ def diagnosed(run: RunData, settings: AnalysisSettings) -> Iterator[TaskOutcome]
             yield answers.pooled(found)
 
 
-def flips(term: int, *, net: bool) -> Callable[[TaskOutcome, str], Values]:
-    """Of flipped answers whether a term caused it; net: what those flips gained, fixed minus
-    broken."""
+def flips(term: str) -> Callable[[TaskOutcome, str], Values]:
+    """Of flipped answers whether a term caused it."""
+
+    def values(o: TaskOutcome, method: str) -> Values:
+        flipped = o.more["first"] >= 0
+        return {
+            f"share_of_flips_by_{by}_term": np.where(flipped, _caused(o, by, term), np.nan)
+            for by in ("first", "largest")
+        }
+
+    return values
+
+
+def net_of_flips(term: str) -> Callable[[TaskOutcome, str], Values]:
+    """What the flips that a term caused gained, fixed minus broken."""
 
     def values(o: TaskOutcome, method: str) -> Values:
         change = o.hit[method] - o.hit[View.FULL.value]
-        made = {}
-        for by in ("first", "largest"):
-            caused = o.more[by] == term
-            if net:
-                made[f"net_of_flips_by_{by}_term"] = np.where(caused, change, np.nan)
-            else:
-                flipped = np.where(o.more["first"] >= 0, caused, np.nan)
-                made[f"share_of_flips_by_{by}_term"] = flipped
-        return made
+        return {
+            f"net_of_flips_by_{by}_term": np.where(_caused(o, by, term), change, np.nan)
+            for by in ("first", "largest")
+        }
 
     return values
+
+
+def _caused(o: TaskOutcome, by: str, term: str) -> Bools:
+    return np.asarray(o.more[by] == TERMS.index(term))
 
 
 def fixed_and_broken(o: TaskOutcome, method: str) -> Values:

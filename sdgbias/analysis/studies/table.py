@@ -22,6 +22,7 @@ against what, and in which family of tests. A new number of stored answers is a 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 from sdgbias.analysis.calls import (
     Call,
@@ -38,7 +39,6 @@ from sdgbias.analysis.calls import (
     mcnemar,
     mde,
     pillars,
-    whole,
 )
 from sdgbias.analysis.outcomes import CADE, TaskOutcome, pools, unit
 from sdgbias.analysis.rows import AnalysisSettings
@@ -46,8 +46,6 @@ from sdgbias.analysis.run import RunData
 from sdgbias.analysis.studies import baselines, directions, fairness, groups, harm, tolerances
 from sdgbias.analysis.studies.harm import CADE_CUT, TERMS
 from sdgbias.analysis.studies.tolerances import CADE_TOLERANCE
-from sdgbias.methods import stats
-from sdgbias.methods.cade import Ints
 from sdgbias.types import Task, View
 
 FULL, CTX_Q, IMG_Q, Q_ONLY = (v.value for v in (View.FULL, View.CTX_Q, View.IMG_Q, View.Q_ONLY))
@@ -105,23 +103,25 @@ def same_wordings(o: TaskOutcome, method: str) -> Values:
     return {f"wordings_{name}": values for name, values in shares.items()}
 
 
-def indicators_and_wordings(o: TaskOutcome, method: str, versus: str) -> list[Ints]:
-    return [o.more["indicator"], o.prompt]
+def indicators_and_wordings(o: TaskOutcome, method: str, versus: str) -> tuple[str, ...]:
+    return ("indicator", "prompt")
 
 
-def places(o: TaskOutcome, method: str, versus: str) -> list[Ints]:
-    return [o.place]
+def places(o: TaskOutcome, method: str, versus: str) -> tuple[str, ...]:
+    return ("place",)
 
 
 # ----------------------------------------------------------------------
 # the table
 
-#: What is measured of flips, and its kind.
-FLIPS: tuple[tuple[bool, stats.Kind], ...] = ((False, "share"), (True, "difference"))
 _CLUSTER, _COUNTRY = {"parameter": "cluster"}, {"parameter": "country"}
 _MIXED = {"note": "mixes units"}
-_BOTH = (CADE, CADE_TOLERANCE)
-_NOTED, _PEOPLE = baselines.noted, fairness.others
+_NOTED = baselines.noted
+_beside_views = partial(Call, hit, methods=(CADE,), versus=VIEWS)
+_of_numbers = partial(
+    Call, methods=(CADE, CADE_TOLERANCE), versus=(FULL,), suffix="_change", family="change"
+)
+_of_people = partial(Call, methods=fairness.others, versus=(fairness.FULL,), clusters=unit)
 
 ALL = (
     Study(
@@ -168,13 +168,11 @@ ALL = (
         "paired",
         all_answers,
         (
-            Call(hit, whole, "share", (CADE,), VIEWS, "_gain", family="gain", columns=_CLUSTER),
-            Call(hit, whole, "share", (CADE,), VIEWS, statistic=mde, tested=True, columns=_CLUSTER),
-            Call(hit, whole, "share", (CADE,), VIEWS, "", mcnemar, family="sign", columns=_CLUSTER),
-            Call(
-                *(hit, whole, "share", (CADE,), VIEWS, "_gain", across_countries),
-                family="countries",
-                columns=_COUNTRY,
+            _beside_views(suffix="_gain", family="gain", columns=_CLUSTER),
+            _beside_views(statistic=mde, tested=True, columns=_CLUSTER),
+            _beside_views(statistic=mcnemar, family="sign", columns=_CLUSTER),
+            _beside_views(
+                suffix="_gain", statistic=across_countries, family="countries", columns=_COUNTRY
             ),
         ),
     ),
@@ -201,9 +199,18 @@ ALL = (
             Call(tolerances.in_tolerance, pillars, "mean", (CADE_CUT,)),
             Call(tolerances.in_tolerance, pillars, "mean", (CADE_CUT,), (CADE,), "_change"),
             *(
-                Call(harm.flips(i, net=net), pillars, kind, (CADE,), columns={"parameter": term})
-                for i, term in enumerate(TERMS)
-                for net, kind in FLIPS
+                Call(harm.flips(term), pillars, "share", (CADE,), columns={"parameter": term})
+                for term in TERMS
+            ),
+            *(
+                Call(
+                    harm.net_of_flips(term),
+                    pillars,
+                    "difference",
+                    (CADE,),
+                    columns={"parameter": term},
+                )
+                for term in TERMS
             ),
         ),
     ),
@@ -215,14 +222,13 @@ ALL = (
             Call(directions.of_ends, groups.shown, methods=groups.methods, clusters=unit),
             Call(tolerances.error, groups.shown, "amount", groups.methods),
             Call(
-                *(hit, groups.attributes, "share", groups.compared, ("",), "", disparity),
+                hit,
+                groups.attributes,
+                methods=groups.compared,
+                versus=("", FULL),
+                statistic=disparity,
                 clusters=places,
-                family="apart",
-            ),
-            Call(
-                *(hit, groups.attributes, "share", (CADE,), (FULL,), "", disparity),
-                clusters=places,
-                family="change",
+                family="{metric}",
             ),
         ),
     ),
@@ -236,7 +242,9 @@ ALL = (
             Call(tolerances.scaled, groups.all_targets, "amount", suffix="_micro"),
             Call(hit, groups.all_targets, suffix="_micro"),
             Call(
-                *(tolerances.error, groups.targets, "amount"),
+                tolerances.error,
+                groups.targets,
+                "amount",
                 suffix="_macro",
                 statistic=macro,
                 columns=_MIXED,
@@ -244,23 +252,9 @@ ALL = (
             Call(tolerances.scaled, groups.targets, "amount", suffix="_macro", statistic=macro),
             Call(hit, groups.targets, suffix="_macro", statistic=macro),
             # of the error in mixed units by target only
-            Call(
-                tolerances.error,
-                groups.targets,
-                "amount",
-                _BOTH,
-                (FULL,),
-                "_change",
-                family="change",
-            ),
-            Call(
-                *(tolerances.scaled, groups.targets_and_all, "amount", _BOTH, (FULL,), "_change"),
-                family="change",
-            ),
-            Call(
-                *(hit, groups.targets_and_all, "share", _BOTH, (FULL,), "_change"),
-                family="change",
-            ),
+            _of_numbers(tolerances.error, groups.targets, "amount"),
+            _of_numbers(tolerances.scaled, groups.targets_and_all, "amount"),
+            _of_numbers(hit, groups.targets_and_all),
         ),
     ),
     Study(
@@ -271,18 +265,9 @@ ALL = (
             Call(fairness.recall, fairness.by_group, clusters=unit),
             Call(fairness.false_yes, clusters=unit),
             Call(fairness.balanced, fairness.kinds_of_question, statistic=macro, clusters=unit),
-            Call(
-                *(fairness.recall, whole, "share", _PEOPLE, (fairness.FULL,), "_change"),
-                clusters=unit,
-                tested=True,
-            ),
+            _of_people(fairness.recall, suffix="_change", tested=True),
             Call(fairness.recall, fairness.by_pair, statistic=disparity, clusters=unit),
-            Call(
-                *(fairness.recall, fairness.by_pair, "share", _PEOPLE, (fairness.FULL,)),
-                statistic=disparity,
-                clusters=unit,
-                family="{test}",
-            ),
+            _of_people(fairness.recall, fairness.by_pair, statistic=disparity, family="{test}"),
         ),
     ),
 )

@@ -14,6 +14,7 @@ the error in tolerances as objective: each target counts in its own unit.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -44,7 +45,8 @@ def estimates(run: RunData, settings: AnalysisSettings) -> Iterator[TaskOutcome 
             columns = {**o.columns(CADE_TOLERANCE), "note": note}
             for name, x in zip(PARAMETERS, as_vector(tuned.params), strict=True):
                 yield row(STUDY, name, float(x), n=tuned.n_val, **columns)
-        outcomes.append(o)
+        spread = o.items["target"].map(gold_spread(cell.items)).to_numpy(dtype=float)
+        outcomes.append(replace(o, more={"spread": spread}))
     yield from outcomes
     if outcomes:
         yield answers.pooled(outcomes)
@@ -79,10 +81,7 @@ def gold_spread(items: pd.DataFrame) -> dict[str, float]:
 
 def scaled(o: TaskOutcome, method: str) -> Values:
     """Errors over the tolerance, and over the standard deviation of the target's gold numbers."""
-    spread = gold_spread(o.cells[0].items)
-    return in_tolerance(o, method) | {
-        "error_in_sd": o.error[method] / o.items["target"].map(spread).to_numpy(dtype=float)
-    }
+    return in_tolerance(o, method) | {"error_in_sd": o.error[method] / o.more["spread"]}
 
 
 def in_tolerance(o: TaskOutcome, method: str) -> Values:
