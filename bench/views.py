@@ -27,7 +27,8 @@ from bench import summary
 from sdgbias.benchmark import build
 from sdgbias.engines import Backend
 from sdgbias.engines.hf.engine import HuggingFace
-from sdgbias.raw.images.image_store import ImageReader, ImageSettings
+from sdgbias.raw.images.image_store import ImageSettings
+from sdgbias.raw.images.shards import ImageReader
 from sdgbias.raw.synthetic import write_sample
 from sdgbias.registry import entries
 from sdgbias.scoring.cache import ScoreCache

@@ -26,7 +26,7 @@ from torch import nn
 from sdgbias.benchmark.build import Draw, build
 from sdgbias.benchmark.prompts import prompt_texts
 from sdgbias.engines import torchvision_ops as torchvision_ops  # before any transformers
-from sdgbias.raw.images.image_store import ImageReader
+from sdgbias.raw.images.shards import ImageReader
 from sdgbias.raw.indicators import directions
 from sdgbias.raw.synthetic import write_sample
 from sdgbias.types import TESTS, ContextTest, Task, View

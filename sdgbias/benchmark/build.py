@@ -35,9 +35,9 @@ from sdgbias.files import reading, understood, write_atomically, write_json, wri
 from sdgbias.progress import Progress, silent
 from sdgbias.raw import clusters as clusters_module
 from sdgbias.raw import regions, series
-from sdgbias.raw.images import image_store as imagestore
 from sdgbias.raw.images import near_duplicates
-from sdgbias.raw.images.image_store import ImageSettings
+from sdgbias.raw.images.image_store import ImageSettings, render_store
+from sdgbias.raw.images.shards import clear_store, pending_index
 from sdgbias.raw.indicators import Bins, Indicator, bins, load_indicators
 from sdgbias.raw.sources import sample_note
 from sdgbias.types import QUARANTINE_COLUMNS, Task
@@ -143,13 +143,13 @@ def build_images(
     """
     table = _read(out, "clusters")
     if settings is None:
-        imagestore.clear_store(out)
+        clear_store(out)
         (out / "images").mkdir(parents=True, exist_ok=True)  # DVC requires its outputs, even empty
-        index, counts = imagestore.pending_index(table), (0, 0)
+        index, counts = pending_index(table), (0, 0)
         lost = pd.DataFrame(columns=QUARANTINE_COLUMNS)
     else:
         count = workers or (1 if len(table) < FEW_PICTURES else os.cpu_count() or 1)
-        stored = imagestore.render_store(raw, table, out, settings, count, progress)
+        stored = render_store(raw, table, out, settings, count, progress)
         index, lost, counts = stored.index, stored.quarantine, (stored.rendered, stored.reused)
         index["image_group"] = _image_groups(index)
     index, sifted = quality.sift("images", index, {"clusters": table})

@@ -1,7 +1,7 @@
 """The command line. A command imports what it needs when it runs, so that every command starts at
 once.
 
-* app, project, options: the application, the project file, shared options and output
+* application, project, options: the application, the project file, shared options and output
 * start: the tour, a project of one's own
 * data, review: from raw data to a benchmark
 * register, models, watch: the registry
@@ -22,7 +22,7 @@ from itertools import takewhile
 import typer
 
 from sdgbias import exits, progress
-from sdgbias.cli.app import app
+from sdgbias.cli.application import app
 from sdgbias.errors import InfrastructureError, SdgbiasError, StoreError
 
 # Each registers its commands, in the order of the help.

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 from typer import Option
 
-from sdgbias.cli.app import MAINTENANCE, RESULTS, app
+from sdgbias.cli.application import MAINTENANCE, RESULTS, app
 from sdgbias.cli.options import (
     DEFAULT_RESULTS,
     DrawsOption,
@@ -17,7 +17,7 @@ from sdgbias.cli.options import (
     RunsOption,
     SeedOption,
     print_findings,
-    say_json,
+    print_json,
 )
 from sdgbias.errors import UsageError
 from sdgbias.progress import update
@@ -30,16 +30,16 @@ def analyse(
     draws: DrawsOption = 10_000,
     seed: SeedOption = 0,
     bootstrap: Annotated[
-        int, Option(min=100, help="Draws of every bootstrap over places.")
+        int, Option(min=100, help="Resamples of every bootstrap over places.")
     ] = 2_000,
     again: Annotated[
-        bool, Option("--again", help="Also for runs that were analysed with these settings before.")
+        bool, Option("--again", help="Also analyse runs that were analysed with these settings.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Compute every study beyond the headline from stored scores.
 
-    Baselines, ablations, groups, harm, calibration; `sdgbias report` shows them.
+    The studies are baselines, ablations, groups, harm and calibration; `sdgbias report` shows them.
     """
     from sdgbias.analysis import analyse as lab
     from sdgbias.analysis.rows import AnalysisSettings
@@ -47,7 +47,7 @@ def analyse(
     settings = AnalysisSettings(draws, seed, bootstrap)
     rows_of = lab.analyse(Path(results), run, settings, again=again, progress=update)
     if as_json:
-        say_json([{"run_id": run_id, "rows": rows or 0} for run_id, rows in rows_of.items()])
+        print_json([{"run_id": run_id, "rows": rows or 0} for run_id, rows in rows_of.items()])
         return
     for run_id, rows in rows_of.items():
         before = "analysed before with these settings"
@@ -64,29 +64,33 @@ def reproduce(
         Option(
             "--table",
             help=(
-                "A to L, 1 to 3, fig3, claims, ...; may be given several times; all: every study's"
-                " rows."
+                "A to L, 1 to 3, fig3, claims, ...; may be repeated. all: the rows of every study."
             ),
         ),
     ] = None,
     paper: Annotated[
         Literal["sdg", "fairness"],
-        Option("--paper", help="Of fairness the tables are 1, 2, 3, gender, classes, rates, ..."),
+        Option(
+            "--paper", help="Which paper; fairness has the tables 1, 2, 3, gender, classes, rates."
+        ),
     ] = "sdg",
     model: Annotated[
         list[str] | None,
-        Option("--model", help="Registry name; may be given several times. Default: all."),
+        Option("--model", help="Registered model; may be repeated. Default: all."),
     ] = None,
     as_json: JsonOption = False,
-    as_csv: Annotated[bool, Option("--csv", help="Comma-separated, one line a number.")] = False,
+    as_csv: Annotated[
+        bool, Option("--csv", help="Comma-separated values, one number on each line.")
+    ] = False,
     out: Annotated[
         Path | None,
-        Option("--out", help="Folder for a Markdown and a CSV file per table, not printed."),
+        Option("--out", help="Write a Markdown and a CSV file for each table to this folder."),
     ] = None,
 ) -> None:
-    """Print every table and figure of the papers, ours beside theirs.
+    """Print the tables and figures of the papers, ours beside theirs.
 
-    Computed from stored results: our value beside the printed one where the same model was scored.
+    They are computed from stored results. Where the paper scored the same model, our value stands
+    beside the printed one.
     """
     from sdgbias import store
     from sdgbias.analysis import paper as tables
@@ -114,23 +118,26 @@ def reproduce(
 def selfcheck(
     full: Annotated[
         bool,
-        Option("--full", help="Every planted model, on more questions (some minutes)."),
+        Option("--full", help="Test every planted model, on more questions (takes minutes)."),
     ] = False,
     seed: Annotated[
         int, Option(min=0, help="Seed of the planted models and of the synthetic benchmark.")
     ] = 0,
     benchmark: Annotated[
         Path | None,
-        Option("--benchmark", help="Benchmark folder; default: a synthetic one, built for it."),
+        Option(
+            "--benchmark", help="Benchmark folder. Default: a synthetic one made for the check."
+        ),
     ] = None,
     as_json: JsonOption = False,
     out: Annotated[
-        Path | None, Option("--out", help="Also write the page: FILE.html, FILE.json or FILE.txt.")
+        Path | None, Option("--out", help="Also write the result to FILE.html, .json or .txt.")
     ] = None,
 ) -> None:
     """Check that planted biases are measured as they were planted.
 
-    Planted models go through the whole pipeline; exit code 12 if the result differs from the truth.
+    Planted models go through the whole pipeline. The exit code is 12 if a result differs from the
+    truth.
     """
     from sdgbias.analysis import selfcheck as instrument
     from sdgbias.analysis.selfcheck import report

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer import Argument, Option
 
-from sdgbias.cli.app import DATA, app, group
+from sdgbias.cli.application import DATA, app, group
 from sdgbias.cli.options import (
     DEFAULT_BENCHMARK,
     DEFAULT_RAW,
@@ -22,7 +22,7 @@ from sdgbias.cli.options import (
     ResultsOption,
     SameBytesSeed,
     check_quality,
-    say_json,
+    print_json,
 )
 from sdgbias.errors import InputError, SuiteError
 from sdgbias.progress import each, update
@@ -44,14 +44,16 @@ def sample(
     clusters: Annotated[int, Option(min=1, help="Survey clusters over all countries.")] = 300,
     seed: SameBytesSeed = 0,
     countries: Annotated[
-        str, Option(help="DHS country codes with commas between them; empty: eight default ones.")
+        str, Option(help="Comma-separated DHS country codes. Default: eight countries.")
     ] = "",
-    images: Annotated[bool, Option("--images/--no-images", help="Draw tiles and photos.")] = True,
+    images: Annotated[
+        bool, Option("--images/--no-images", help="Draw satellite tiles and street photos.")
+    ] = True,
 ) -> None:
     """Write synthetic raw data of places.
 
-    The folder has SustainBench's layout, and its images carry the signal. Of people: sdgbias people
-    sample.
+    The folder has SustainBench's layout, and its images carry the signal that is asked about. For
+    pictures of people, see sdgbias people sample.
     """
     from sdgbias.raw.synthetic import write_sample
 
@@ -83,32 +85,36 @@ def build(
     raw: RawOption = DEFAULT_RAW,
     indicators: Annotated[
         Path | None,
-        Option(help="Indicator series. Default: RAW/indicators, else data/indicators."),
+        Option(help="Folder of indicator series. Default: RAW/indicators, else data/indicators."),
     ] = None,
     out: Annotated[
         Path, Option(envvar="SDGBIAS_BENCHMARK", help="Benchmark folder to write.")
     ] = DEFAULT_BENCHMARK,
     mcq: Annotated[
-        int | None, Option(min=0, help="Multiple-choice questions; default: 100000, else all.")
+        int | None,
+        Option(min=0, help="Multiple-choice questions. Default: 100,000, else all."),
     ] = None,
     regression: Annotated[
-        int | None, Option(min=0, help="Regression questions; default: 50000, else all.")
+        int | None,
+        Option(min=0, help="Regression questions. Default: 50,000, else all."),
     ] = None,
     every: Annotated[
-        bool, Option("--all", help="Every possible question, where no number is given.")
+        bool, Option("--all", help="Every possible question, unless a number is given.")
     ] = False,
     seed: Annotated[int, Option(help="Seed of the stratified draw.")] = 0,
-    max_gap: Annotated[int, Option(min=0, help="Most years between value and survey.")] = 10,
+    max_gap: Annotated[
+        int, Option(min=0, help="Largest gap between value and survey, in years.")
+    ] = 10,
     split: Annotated[
         Literal["id", "place"],
-        Option(help="id: as the authors; place: no country in both val and test."),
+        Option(help="id: as the authors split; place: no country is in both val and test."),
     ] = "id",
     keep_bins: Annotated[
-        Path | None, Option(help="Earlier benchmark folder whose answer options are used again.")
+        Path | None, Option(help="Earlier benchmark folder whose answer options are kept.")
     ] = None,
     cuts: Annotated[
         Literal["ours", "paper"],
-        Option(help="Cut points: ours (thresholds, else terciles) or the paper's (Table B)."),
+        Option(help="Cut points: ours (thresholds or terciles) or the paper's (Table B)."),
     ] = "ours",
     questions: Annotated[
         Literal["all", "paper"],
@@ -119,7 +125,7 @@ def build(
     ] = None,
     review_action: Annotated[
         Literal["drop", "mark"],
-        Option(help="Rejected questions: drop (others are drawn) or mark."),
+        Option(help="What becomes of rejected questions: drop (others are drawn) or mark."),
     ] = "drop",
     images: Annotated[
         bool | None,
@@ -127,25 +133,27 @@ def build(
     ] = None,
     layout: Annotated[
         Literal["composite", "several"],
-        Option(help="composite (one picture a place) or several (its parts)."),
+        Option(help="composite: one picture of each place; several: its parts."),
     ] = "composite",
     photo: Annotated[
         Literal["when_available", "required"], Option(help="Whether a place needs a street photo.")
     ] = "when_available",
-    photos: Annotated[int, Option(min=1, help="Street photos per place (layout several).")] = 1,
+    photos: Annotated[
+        int, Option(min=1, help="Street photos per place, with --layout several.")
+    ] = 1,
     workers: Annotated[
-        int | None, Option(min=1, help="Processes that draw; default: one per CPU.")
+        int | None, Option(min=1, help="Number of drawing processes. Default: one per CPU.")
     ] = None,
     stage: Annotated[
         Literal["clusters", "images", "series", "items", "prompts", "card", "check"] | None,
-        Option(help="This stage alone."),
+        Option(help="Run this stage alone."),
     ] = None,
     data_docs: DataDocsOption = False,
 ) -> None:
     """Build a benchmark of places from raw data.
 
-    Stages: clusters -> images -> series -> questions -> prompts, then the quality gate. Everything
-    is resumable: run the same command again after an interruption.
+    The stages are clusters, images, series, questions and prompts, then the quality gate. After an
+    interruption, run the same command again: finished work is kept.
     """
     from sdgbias.benchmark import build as stages
     from sdgbias.benchmark.review import load_verdicts
@@ -223,7 +231,7 @@ def _print_left_out(card: Mapping[str, Any]) -> None:
         typer.echo(f"  left out: {rule} {n}")
 
 
-raw_app = group("raw", DATA, "Check the raw data: what is there, missing or broken.")
+raw_app = group("raw", DATA, "Check which raw data are present, missing or broken.")
 
 
 @raw_app.command(
@@ -233,18 +241,19 @@ raw_app = group("raw", DATA, "Check the raw data: what is there, missing or brok
 def check_raw_folder(
     folder: Annotated[Path, Argument(metavar="DIR", help="Raw folder in SustainBench's layout.")],
     indicators: Annotated[
-        Path | None, Option(help="Indicator series folder. Default: DIR/indicators if it exists.")
+        Path | None,
+        Option(help="Folder of indicator series. Default: DIR/indicators, if it exists."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Report which raw sources are present, partial, missing or broken.
 
-    Says what can't be built without them, and where to get them.
+    It also says what can't be built without them, and where to get them.
     """
     from sdgbias.raw.check import check_raw
 
     report = check_raw(folder, indicators, update)
-    say_json(report) if as_json else typer.echo("\n".join(report.lines()))
+    print_json(report) if as_json else typer.echo("\n".join(report.lines()))
     if report.exit_code:
         raise typer.Exit(report.exit_code)
 
@@ -258,7 +267,7 @@ people_app = group("people", DATA, "The second suite: pictures of people with at
 )
 def sample_people(
     out: Annotated[Path, Option(help="Folder to write.")] = PEOPLE_RAW,
-    people: Annotated[int, Option(min=1, help="Number of pictures of people.")] = 600,
+    people: Annotated[int, Option(min=1, help="Number of pictures.")] = 600,
     seed: SameBytesSeed = 0,
 ) -> None:
     """Write synthetic raw data of people, in FACET's layout."""
@@ -280,29 +289,28 @@ def build_people_benchmark(
         Path, Option("--raw", help="FACET's folder (annotations/, imgs_1..3/).")
     ] = PEOPLE_RAW,
     out: OutOption = PEOPLE,
-    seed: Annotated[int, Option(help="Seed of the wrong classes that are asked about.")] = 0,
+    seed: Annotated[int, Option(help="Seed of the draw of wrong classes to ask about.")] = 0,
     selected_only: Annotated[
-        bool, Option("--selected-only", help="Only the 13 classes that the paper reports on.")
+        bool, Option("--selected-only", help="Only the 13 classes that the paper reports.")
     ] = False,
     negatives: Annotated[
-        bool, Option("--negatives/--no-negatives", help="Also ask about a class that is wrong.")
+        bool, Option("--negatives/--no-negatives", help="Also ask about a wrong class.")
     ] = True,
     list_seed: Annotated[
         int | None,
-        Option(help="Shuffle the list of p1 for every person; default: FACET's order."),
+        Option(help="Shuffle the list of prompt p1 for every person. Default: FACET's order."),
     ] = None,
     stage: Annotated[
         Literal["check"] | None,
-        Option(help="Only judge the folder OUT. Default: build, then check."),
+        Option(help="Only check the folder OUT. Default: build, then check."),
     ] = None,
     data_docs: DataDocsOption = False,
 ) -> None:
     """Build a benchmark of people from annotated pictures.
 
-    Stages: annotations -> questions -> prompts, then the quality gate. People whose picture or
-    class can't be used leave with a reason; unknown attributes stay and are counted. With --stage
-    check only the gate judges a folder that is built: quality.json, quality.html and validation/ in
-    it.
+    The stages are annotations, questions and prompts, then the quality gate, which writes
+    quality.json, quality.html and validation/. People whose picture or class can't be used are left
+    out with a reason; unknown attributes stay and are counted.
     """
     from sdgbias.benchmark.people import Asked, build_people
     from sdgbias.raw.facet import REASONS
@@ -343,10 +351,10 @@ def read_answers(
     encoder: Annotated[str, Argument(help="Registered text encoder, e.g. clip-text-vit-b32.")],
     results: ResultsOption = DEFAULT_RESULTS,
 ) -> None:
-    """Read stored answers again with another text encoder.
+    """Map stored answers to classes with another text encoder.
 
-    Those of the newest runs; no model is evaluated again. `sdgbias reproduce --paper fairness
-    --table encoders` shows the readings beside those of the packaged encoder.
+    It reads the answers of the newest runs and evaluates no model. `sdgbias reproduce --paper
+    fairness --table encoders` shows the result beside that of the packaged encoder.
     """
     from sdgbias import store
     from sdgbias.analysis.studies.rereading import read_again
@@ -396,16 +404,16 @@ def write_example_suite(
     epilog="Example: sdgbias suite check my/questions",
 )
 def check_suite(folder: SuiteFolder, as_json: JsonOption = False) -> None:
-    """List every fault of a folder with file, line and what to do.
+    """List every fault of a folder with its file, its line and its remedy.
 
-    The exit code is 9 if the folder has one.
+    The exit code is 9 if there is one.
     """
     from sdgbias.benchmark.own import read_folder
 
     source = read_folder(folder, update)
     if as_json:
         content = {"faults": source.faults, "notes": source.notes}
-        say_json(content | {"questions": len(source.questions)})
+        print_json(content | {"questions": len(source.questions)})
     elif not source.faults and source.suite is not None:
         counts = sorted(set(source.n_options.tolist()))
         most = f" to {counts[-1]}" if len(counts) > 1 else ""
@@ -434,7 +442,8 @@ def check_suite(folder: SuiteFolder, as_json: JsonOption = False) -> None:
 def build_suite(folder: SuiteFolder, out: OutOption) -> None:
     """Build a benchmark from a folder of questions.
 
-    Check, questions, image store, prompts, card, then the quality gate.
+    The folder is checked, then questions, images, prompts and the card are written, then the
+    quality gate runs.
     """
     from sdgbias.benchmark.own import build_own, summary
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from sdgbias.cli.app import NIGHTS, group
+from sdgbias.cli.application import NIGHTS, group
 from sdgbias.cli.options import (
     DEFAULT_RESULTS,
     JsonOption,
     ResultsOption,
+    print_json,
     print_table,
-    say_json,
 )
 from sdgbias.errors import InfrastructureError, RegistryError, RegressionBreach, UsageError
 from sdgbias.progress import update
@@ -38,25 +38,23 @@ def gate(
     night: Annotated[
         str, Option(help="Night to judge, e.g. 2026-11-21T0130; default: the newest.")
     ] = "",
-    model: Annotated[str, Option(help="One model alone; default: all of the night.")] = "",
+    model: Annotated[str, Option(help="One model alone. Default: all of the night.")] = "",
     policy: PolicyOption = None,
-    run: Annotated[str, Option(help="Judge this run, also if it was judged before; for CI.")] = "",
+    run: Annotated[str, Option(help="Judge this run, even if it was judged before (for CI).")] = "",
     baseline: Annotated[
-        str, Option(help="With --run: the run to compare with; default: the last good one.")
+        str, Option(help="With --run: the run to compare with. Default: the last good one.")
     ] = "",
     as_json: JsonOption = False,
     strict: Annotated[
         bool,
-        Option(
-            "--strict", help="Also fail where evidence is insufficient or something is missing."
-        ),
+        Option("--strict", help="Also fail if evidence is insufficient or something is missing."),
     ] = False,
 ) -> None:
     """Judge the newest runs, accept a breach, send the message.
 
-    The runs of the newest night are judged rule by rule against the last good run of each model.
-    Verdicts: PASS, BREACH, INSUFFICIENT_EVIDENCE, MISSING, FIRST_RUN. Exit code 6 on a breach, else
-    0. Without nights: the newest run of each model.
+    The runs of the newest night (without nights, the newest run of each model) are compared rule by
+    rule with the last good run of their model. Verdicts are PASS, BREACH, INSUFFICIENT_EVIDENCE,
+    MISSING and FIRST_RUN. The exit code is 6 on a breach, else 0.
     """
     if context.invoked_subcommand is not None:
         return
@@ -86,9 +84,9 @@ def accept(
     reason: Annotated[str, Option(help="Why they are accepted, in one line.")],
     results: ResultsOption = DEFAULT_RESULTS,
 ) -> None:
-    """Accept a run's breaches.
+    """Accept the breaches of a run.
 
-    Later runs are compared with it again, and it is no longer announced.
+    Later runs are compared with this run, and it is no longer announced.
     """
     from sdgbias.nightly.regression import baseline as runs
 
@@ -103,21 +101,21 @@ def accept(
 def announce(
     results: ResultsOption = DEFAULT_RESULTS,
     night: Annotated[
-        str, Option(help="Default: the newest, and earlier ones whose message failed.")
+        str, Option(help="Night to announce. Default: the newest, and those whose message failed.")
     ] = "",
     policy: PolicyOption = None,
     webhook_env: Annotated[
-        str, Option(help="NAME of the variable with the address; default: the policy's.")
+        str, Option(help="Name of the variable that has the address. Default: the policy's.")
     ] = "",
-    link: Annotated[str, Option(help="Address of the morning page, for the message.")] = "",
+    link: Annotated[str, Option(help="Address of the page of the night, for the message.")] = "",
     dry_run: Annotated[
         bool, Option("--dry-run", help="Print the message as JSON instead of sending it.")
     ] = False,
 ) -> None:
-    """Send the result of last night to the team.
+    """Send the result of the last night to the team.
 
-    To a chat, by mail or to a webhook. A night is sent once; a message that failed is sent by the
-    next call.
+    It goes to a chat, by mail or to a webhook. Each night is sent once; a message that failed is
+    sent by the next call.
     """
     from sdgbias.analysis import nights
     from sdgbias.nightly import notify as messages
@@ -128,7 +126,7 @@ def announce(
         found = nights.load(results, night)
         if found is None:
             raise UsageError(f"{results}: no night to report; run `sdgbias nightly` first")
-        say_json({"text": messages.message(found, link)})
+        print_json({"text": messages.message(found, link)})
         return
     done = messages.announce(
         results,
@@ -160,7 +158,7 @@ def _root() -> Path:
 
 def _print(made: list[Judgement], as_json: bool) -> None:
     if as_json:
-        say_json(_rows(made))
+        print_json(_rows(made))
         return
     from sdgbias.analysis import night_text as words
     from sdgbias.analysis.nights import BREACH, FIRST, MISSING

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer import Argument, Option
 
-from sdgbias.cli.app import MODELS, group
+from sdgbias.cli.application import MODELS, group
 from sdgbias.cli.options import (
     DEFAULT_BENCHMARK,
     DEFAULT_RESULTS,
@@ -23,10 +23,11 @@ from sdgbias.cli.options import (
     YesOption,
     ask_probes,
     confirmed,
+    print_json,
     print_table,
     probe_benchmark,
     query_table,
-    say_json,
+    registered,
 )
 from sdgbias.cli.watch import watch_models
 from sdgbias.errors import (
@@ -56,8 +57,8 @@ models_app.command("watch", epilog="Example: sdgbias models watch --dry-run")(wa
 def models(context: typer.Context) -> None:
     """List, show, enable, retire and remove registered models.
 
-    candidate -> enabled -> quarantined -> enabled ... -> retired; a retired one can be enabled
-    again.
+    A candidate is enabled, may be quarantined and enabled again, and is retired in the end; a
+    retired model can be enabled again.
     """
     if context.invoked_subcommand is None:
         list_models()
@@ -73,7 +74,7 @@ def list_models(
 ) -> None:
     """List the registered models (also without `list`).
 
-    A broken file is reported and hides no other; the exit code is then 4.
+    If a file is broken, it is reported after the others, and the exit code is 4.
     """
     from sdgbias.registry import changes, entries
 
@@ -87,7 +88,7 @@ def list_models(
             | {"suites": entries.suites(spec)}
             for spec in shown
         ]
-        say_json({"models": rows, "broken": broken})
+        print_json({"models": rows, "broken": broken})
     else:
         lines = [
             (s.name, s.backend, s.state, s.until, ",".join(entries.suites(s)), s.reason)
@@ -115,17 +116,16 @@ def show_model(
     name: ModelArgument, results: ResultsOption = DEFAULT_RESULTS, as_json: JsonOption = False
 ) -> None:
     """Show a model's entry, memory, engine check, nights and runs."""
-    from sdgbias.registry import changes, entries, machine
+    from sdgbias.registry import changes, machine
     from sdgbias.scoring.parity import read_verdict, verdict_path
 
-    spec = entries.load(entries.find_root(), name)
-    check = read_verdict(results.parent, name)
+    spec, check = registered(name)[1], read_verdict(results.parent, name)
     if as_json:
         past: dict[str, Any] = {
             title: query_table(results, title, model=name) if results.exists() else []
             for title in ("nights", "runs")
         }
-        say_json({**changes.to_dict(spec), "check": check, **past})
+        print_json({**changes.to_dict(spec), "check": check, **past})
         return
     weights = machine.weights_gib((spec.params_b or 0) * 1e9, spec.dtype)
     devices = max(1, machine.gpus_of(spec))
@@ -157,7 +157,7 @@ def show_model(
 def enable_model(
     name: ModelArgument,
     check: Annotated[
-        bool, Option("--check/--no-check", help="Score a few probes first; they have to pass.")
+        bool, Option("--check/--no-check", help="Score a few probes first, which must pass.")
     ] = True,
     probes: Annotated[int, Option(min=6, help="Number of probes.")] = 12,
     benchmark: ProbeBenchmark = None,
@@ -166,8 +166,8 @@ def enable_model(
 ) -> None:
     """Evaluate a model in every night from now on.
 
-    It may be a candidate, quarantined or retired. Its probes must pass first; otherwise nothing
-    changes.
+    It may be a candidate, quarantined or retired. Its probes must pass first; otherwise it keeps
+    its state.
     """
     from sdgbias.registry import changes, entries
     from sdgbias.scoring import parity
@@ -202,13 +202,13 @@ def quarantine_model(
     name: ModelArgument,
     reason: ReasonOption = "",
     until: Annotated[
-        str, Option(help="Date (2026-11-30) of the next try; default: until it is enabled.")
+        str, Option(help="Date of the next try, e.g. 2026-11-30. Default: until it is enabled.")
     ] = "",
     days: Annotated[
-        int | None, Option(min=1, help="Instead of --until: so many days from today.")
+        int | None, Option(min=1, help="Number of days until the next try, instead of --until.")
     ] = None,
 ) -> None:
-    """Quarantine a model until a day, or until enabled again."""
+    """Quarantine a model until a date, or until it is enabled."""
     from sdgbias.registry import entries
 
     if until and days is not None:
@@ -228,7 +228,10 @@ def quarantine_model(
     "retire", epilog='Example: sdgbias models retire NAME --reason "replaced by NAME2"'
 )
 def retire_model(name: ModelArgument, reason: ReasonOption = "") -> None:
-    """Set a model aside for good. Its results stay; `sdgbias models enable` takes it back."""
+    """Set a model aside for good.
+
+    Its results stay. `sdgbias models enable` takes it back.
+    """
     _set_aside(name, RETIRED, reason)
 
 
@@ -250,13 +253,12 @@ def remove_model(
 ) -> None:
     """Delete the entry of a model that was added by mistake.
 
-    A model that was measured and is no longer wanted is retired instead; its results stay in either
+    A measured model that is no longer wanted should be retired instead. Its results stay in either
     case.
     """
-    from sdgbias.registry import changes, entries
+    from sdgbias.registry import changes
 
-    root = entries.find_root()
-    spec = entries.load(root, name)
+    root, spec = registered(name)
     if not confirmed(yes, f"Remove {name} ({spec.state})?"):
         typer.echo("Nothing is removed.")
         return
@@ -273,14 +275,15 @@ def fetch_models(
         list[str] | None, Argument(help="Names of registered models (sdgbias models).")
     ] = None,
     enabled: Annotated[
-        bool, Option("--enabled", help="Every model that tonight's run would evaluate.")
+        bool, Option("--enabled", help="Fetch every model that tonight's run would evaluate.")
     ] = False,
 ) -> None:
     """Download the pinned weights of registered models.
 
-    They go into the cache of the hub's client (HF_HOME). Says first how much that is. Uses the
-    network whatever HF_HUB_OFFLINE says; evaluations use the cache alone. A download that was
-    stopped continues when it is run again. Exit code 8 if a model is not in the cache in the end.
+    They go to the cache of the hub's client (HF_HOME), and the size is printed first. The network
+    is used even if HF_HUB_OFFLINE is set; evaluations use the cache alone. An interrupted download
+    continues when the command is run again. The exit code is 8 if a model is not in the cache in
+    the end.
     """
     from sdgbias.registry import entries, fetch, hub
 
@@ -316,36 +319,35 @@ def compare_engines(
         list[str] | None,
         Option(
             help=(
-                "A backend (the same entry on it) or another model; may be repeated. Default: every"
-                " backend of the same weights."
+                "Another backend for the same entry, or another model; may be repeated. Default:"
+                " every other backend of the same weights."
             )
         ),
     ] = None,
     benchmark: ProbeBenchmark = None,
     results: ResultsOption = DEFAULT_RESULTS,
     probes: Annotated[int, Option(min=6, help="Number of prompts to compare on.")] = 64,
-    seed: Annotated[int, Option(help="Seed of the draw of probes.")] = 0,
+    seed: Annotated[int, Option(help="Seed of the draw of prompts.")] = 0,
     tolerance: Annotated[
         float | None,
         Option(
             min=0,
-            help="Largest difference in log-probability; default: 1e-3, half precision 5e-2.",
+            help="Largest difference in log-probability. Default: 1e-3; 5e-2 in half precision.",
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check that the engines of a model give the same scores.
 
-    A few prompts are scored on each, alone and in batches. The verdict lies beside the results file
-    as parity/NAME.json. `sdgbias evaluate` publishes nothing for a model that disagrees.
+    A few prompts are scored on each engine, alone and in batches. The verdict is kept in
+    parity/NAME.json beside the results file. If the engines disagree, `sdgbias evaluate` publishes
+    nothing for the model.
     """
     from sdgbias.nightly import gpus
-    from sdgbias.registry import entries
     from sdgbias.scoring import parity
     from sdgbias.scoring.probes import probes as choose_probes
 
-    root = entries.find_root()
-    spec = entries.load(root, name)
+    root, spec = registered(name)
     others = parity.counterparts(spec, root, against or ())
     for one in (spec, *others.values()):  # in turn, on the same GPUs
         gpus.claim(one)
@@ -360,7 +362,7 @@ def compare_engines(
     )
     verdict, path = parity.save(results.parent, verdict)
     if as_json:
-        say_json(verdict)
+        print_json(verdict)
     else:
         typer.echo("\n".join([*parity.lines(verdict), f"wrote {path}"]))
     if verdict["reasons"]:
@@ -373,7 +375,7 @@ def compare_engines(
 @models_app.command("prompt", epilog="Example: sdgbias models prompt NAME --test T1 --view full")
 def show_prompt(
     name: ModelArgument,
-    item: Annotated[str, Option(help="Question of the benchmark; default: its first.")] = "",
+    item: Annotated[str, Option(help="Id of the question. Default: the first one.")] = "",
     test: Annotated[str, Option(help="Test of the question, T1 to T5.")] = "T1",
     view: Annotated[
         Literal["full", "img_q", "ctx_q", "q_only"], Option(help="Which evidence is shown.")
@@ -382,17 +384,16 @@ def show_prompt(
 ) -> None:
     """Print a prompt as the model gets it.
 
-    The text that its chat template makes, with special tokens, the token ids, how many tokens the
-    picture is, and the ids that can begin an answer. Needs the model's tokenizer and processor, not
-    its weights. The template's date is fixed, so that tomorrow's prompt is today's.
+    It prints the text that the chat template makes, with special tokens, the token ids, the number
+    of tokens of the picture, and the ids that can begin an answer. It needs the model's tokenizer
+    and processor, not its weights. The date in the template is fixed, so that a prompt never
+    changes from day to day.
     """
     from sdgbias.engines.hf.prompt_text import lines
-    from sdgbias.registry import entries
     from sdgbias.scoring.cost import TOKENIZED
     from sdgbias.types import NEEDS_PICTURES
 
-    root = entries.find_root()
-    spec = entries.load(root, name)
+    root, spec = registered(name)
     if spec.backend not in TOKENIZED:
         raise UsageError(
             f"{name}: backend {spec.backend} has no tokenizer here; models prompt works for:"

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Option
 
-from sdgbias.cli.app import NIGHTS, app
+from sdgbias.cli.application import NIGHTS, app
 from sdgbias.cli.night_options import NightOptions, takes_night_options
-from sdgbias.cli.options import JsonOption, say_json
+from sdgbias.cli.options import JsonOption, print_json
 from sdgbias.types import CANDIDATE
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def nightly(
     if settings is None:
         note = "the last due night is done"
         if as_json:
-            say_json({"night": "", "status": "", "note": note})
+            print_json({"night": "", "status": "", "note": note})
         else:
             typer.echo(f"{note}; nothing to do")
         return
@@ -59,7 +59,7 @@ def nightly(
     )
     if as_json:
         steps = {name: str(step) for name, step in (done.steps or {}).items()}
-        say_json({**asdict(done), "exit_code": done.exit_code, "steps": steps})
+        print_json({**asdict(done), "exit_code": done.exit_code, "steps": steps})
     else:
         _print_summary(done)
     raise typer.Exit(done.exit_code)
@@ -121,7 +121,7 @@ def _dry_run(settings: Settings, as_json: bool) -> None:
         "not_due": {name: why for name, why in idle.items() if why},
     }
     if as_json:
-        say_json(found)
+        print_json(found)
     else:
         typer.echo("\n".join(_plan_lines(found, night.skipped, len(host.gpus))))
 

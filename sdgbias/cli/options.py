@@ -32,7 +32,12 @@ Numerics = Literal["exact", "reference"]
 
 RawOption = Annotated[
     Path,
-    Option("--raw", envvar="SDGBIAS_RAW", show_envvar=False, help="Raw folder, as SustainBench's."),
+    Option(
+        "--raw",
+        envvar="SDGBIAS_RAW",
+        show_envvar=False,
+        help="Raw data in SustainBench's layout.",
+    ),
 ]
 BenchmarkOption = Annotated[
     Path,
@@ -48,8 +53,8 @@ BenchmarksOption = Annotated[
     Option(
         "--benchmark",
         help=(
-            "Benchmark folder; may be given several times, once a suite. Default: those of"
-            " SDGBIAS_BENCHMARK or the project, and of data."
+            "Benchmark folder; may be repeated, once for each suite. Default: those of"
+            " SDGBIAS_BENCHMARK or the project file, and of data."
         ),
     ),
 ]
@@ -60,8 +65,8 @@ ProbeBenchmark = Annotated[
         envvar="SDGBIAS_BENCHMARK",
         show_envvar=False,
         help=(
-            f"Benchmark folder; default: {DEFAULT_BENCHMARK}, or one made for this check where it"
-            " isn't built."
+            f"Benchmark folder. Default: {DEFAULT_BENCHMARK} if it is built, else a small one made"
+            " for this check."
         ),
     ),
 ]
@@ -74,29 +79,32 @@ JsonOption = Annotated[bool, Option("--json", help="JSON instead of text.")]
 DryRunOption = Annotated[bool, Option("--dry-run", help="Show what would be done; write nothing.")]
 YesOption = Annotated[bool, Option("--yes", help="Do it without asking.")]
 SeedOption = Annotated[int, Option("--seed", help="Seed of the search.")]
-SameBytesSeed = Annotated[int, Option("--seed", help="Same seed, same bytes.")]
+SameBytesSeed = Annotated[int, Option("--seed", help="Seed; the same seed gives the same bytes.")]
 DrawsOption = Annotated[
     int, Option("--draws", min=1, help="Random-search draws for CADE (paper: 10,000).")
 ]
 DataDocsOption = Annotated[
     bool,
     Option(
-        help="Also Great Expectations' own pages, in OUT/data_docs (they load styles from the net)."
+        help=(
+            "Also write Great Expectations' own pages to OUT/data_docs (they load their styles"
+            " from the internet)."
+        )
     ),
 ]
 SearchOption = Annotated[
-    Search, Option("--search", help="At random, as the paper, or over exact breakpoints.")
+    Search, Option("--search", help="random: as in the paper; exact: over all breakpoints.")
 ]
 NumericsOption = Annotated[
     Numerics,
-    Option("--numerics", help="exact, or reference (the authors' floors of 1e-9)."),
+    Option("--numerics", help="exact, or reference: with the authors' floors of 1e-9."),
 ]
 PassesOption = Annotated[
     str,
     Option(
         help=(
-            "Extra prompts: all, none, or names with commas: table_j, content_free (contextual"
-            " calibration), paraphrases (other wordings)."
+            "Extra prompts: all, none, or a comma-separated list of table_j, content_free"
+            " (contextual calibration) and paraphrases."
         )
     ),
 ]
@@ -104,15 +112,15 @@ GeneratedOption = Annotated[
     Generated,
     Option(
         help=(
-            "Multiple-choice answers that are also generated: T1 (Full at T1), all (Full at all"
-            " tests), views (all views), none."
+            "Which multiple-choice answers are also generated as text: T1 (Full at T1), all (Full"
+            " at all tests), views (all views) or none."
         )
     ),
 ]
 ModelArgument = Annotated[str, Argument(help="Name of a registered model (sdgbias models).")]
 RunsOption = Annotated[
     list[str] | None,
-    Option("--run", help="Run id; may be given several times. Default: the newest of each model."),
+    Option("--run", help="Run id; may be repeated. Default: the newest run of each model."),
 ]
 
 
@@ -139,6 +147,14 @@ def ask_probes(spec: ModelSpec, root: Path, benchmark: Path | None, probes: int)
     gpus.claim(spec)
     folder, floor = probe_benchmark(benchmark), least_mass(root)
     return admission.probe(spec, root, folder, probes, floor=floor, progress=update)
+
+
+def registered(name: str) -> tuple[Path, ModelSpec]:
+    """(root of the registry, the entry of a model). Raises RegistryError."""
+    from sdgbias.registry import entries
+
+    root = entries.find_root()
+    return root, entries.load(root, name)
 
 
 def confirmed(yes: bool, question: str, default: bool = False) -> bool:
@@ -170,8 +186,8 @@ def query_table(
     from sdgbias import store
     from sdgbias.files import packaged_sql
 
-    asked = given if runs is None else {"runs": list(runs)}
-    return store.query(results, packaged_sql("printed.sql")[name], asked)
+    values = given if runs is None else {"runs": list(runs)}
+    return store.query(results, packaged_sql("printed.sql")[name], values)
 
 
 def check_quality(benchmark: Path, data_docs: bool = False) -> None:
@@ -183,20 +199,20 @@ def check_quality(benchmark: Path, data_docs: bool = False) -> None:
         typer.echo(f"  warning: {warning}", err=True)
 
 
-def say_json(found: object) -> None:
-    """Print a value as JSON: a table as a list of rows, a number that isn't there as null."""
-    typer.echo(json.dumps(_plain(found), indent=2, ensure_ascii=False, default=str))
+def print_json(value: object) -> None:
+    """Print a value as JSON: a table as a list of rows, a missing number as null."""
+    typer.echo(json.dumps(_plain(value), indent=2, ensure_ascii=False, default=str))
 
 
-def _plain(found: Any) -> Any:
-    if is_dataclass(found) and not isinstance(found, type):
-        found = asdict(found)
-    elif hasattr(found, "to_dict"):  # a table; pandas is not imported for those who have none
-        found = found.to_dict("records")
-    elif hasattr(found, "tolist"):
-        found = found.tolist()
-    if isinstance(found, dict):
-        return {str(key): _plain(value) for key, value in found.items()}
-    if isinstance(found, list | tuple):
-        return [_plain(value) for value in found]
-    return None if type(found).__name__ in ("NaTType", "NAType") or found != found else found
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
+    elif hasattr(value, "to_dict"):  # a table; pandas is not imported for those who have none
+        value = value.to_dict("records")
+    elif hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, dict):
+        return {str(key): _plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    return None if type(value).__name__ in ("NaTType", "NAType") or value != value else value

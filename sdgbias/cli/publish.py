@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from sdgbias.cli.app import RESULTS, app, group
+from sdgbias.cli.application import RESULTS, app, group
 from sdgbias.cli.options import (
     DEFAULT_BENCHMARK,
     DEFAULT_RESULTS,
@@ -18,7 +18,7 @@ from sdgbias.cli.options import (
     ResultsOption,
     RunsOption,
     choice,
-    say_json,
+    print_json,
 )
 from sdgbias.errors import InfrastructureError, UsageError
 from sdgbias.progress import update
@@ -32,15 +32,15 @@ FORMATS = ("model-card", "dataset", "every-eval-ever")
 @app.command(rich_help_panel=RESULTS, epilog="Example: sdgbias publish --write published")
 def publish(
     formats: Annotated[
-        list[str] | None, Argument(help=f"Any of {', '.join(FORMATS)}. Default: all.")
+        list[str] | None, Argument(help=f"Any of {', '.join(FORMATS)}. Default: all of them.")
     ] = None,
     results: ResultsOption = DEFAULT_RESULTS,
     benchmark: BenchmarkOption = DEFAULT_BENCHMARK,
     run: RunsOption = None,
     dataset: Annotated[
-        str, Option(help="OWNER/NAME of the benchmark on the hub, which .eval_results name.")
+        str, Option(help="OWNER/NAME of the benchmark on the hub; .eval_results refer to it.")
     ] = "",
-    write: Annotated[Path | None, Option(help="Write the files into this new folder.")] = None,
+    write: Annotated[Path | None, Option(help="Write the files to this new folder.")] = None,
     upload: Annotated[
         str,
         Option(
@@ -52,27 +52,28 @@ def publish(
     ] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Write results and the benchmark in the formats of others.
+    """Export results and the benchmark in public formats.
 
-    Metadata for model cards, the benchmark as a dataset with pictures, Every Eval Ever records.
-    Without --write it only shows what would be passed on, and what is withheld and why. Nothing is
-    sent without --upload. Planted models are published only by name (--run).
+    These are metadata for model cards, the benchmark as a dataset with pictures, and Every Eval
+    Ever records. Without --write, the command only lists what would be exported, and what is
+    withheld and why. Nothing is sent without --upload. Runs of planted models are exported only if
+    --run names them.
     """
     from sdgbias import store
     from sdgbias.report import publish as door
-    from sdgbias.report.publish import publication
+    from sdgbias.report.publish.dataset import DATASET
 
     wanted = tuple(choice("FORMATS", name, FORMATS) for name in formats or FORMATS)
     if upload and (write is None or "dataset" not in wanted):
         raise UsageError("--upload sends a written dataset: give --write DIR, and dataset")
     # one connection for all that is read, where there are results
     with store.held_open(results) if wanted != ("dataset",) else nullcontext():
-        planned = publication.plan(results, benchmark, wanted, run, dataset)
+        planned = door.plan(results, benchmark, wanted, run, dataset)
         written = door.write(planned.files, write) if write else None
         sizes = written if written is not None else [(f.path, f.size()) for f in planned.files]
-    sent = door.upload(write / door.DATASET, upload) if write and upload else ""
+    sent = door.upload(write / DATASET, upload) if write and upload else ""
     if as_json:
-        say_json(
+        print_json(
             {
                 "files": [{"path": path, "bytes": size} for path, size in sizes],
                 "licences": planned.licences,
@@ -115,20 +116,26 @@ def log(
     night: Annotated[
         str | None,
         Option(
-            help="Night, e.g. 2026-11-21T0130; default: the newest, or none where no night has run."
+            help=(
+                "Night, e.g. 2026-11-21T0130. Default: the newest; without nights, the newest run"
+                " of each model."
+            )
         ),
     ] = None,
     run: Annotated[
         list[str] | None,
-        Option("--run", help="Only this run id; may be given several times."),
+        Option("--run", help="Only this run id; may be repeated."),
     ] = None,
-    again: Annotated[bool, Option("--again", help="Also runs that were logged before.")] = False,
+    again: Annotated[
+        bool, Option("--again", help="Also log runs that were logged before.")
+    ] = False,
 ) -> None:
     """Log a W&B run for each model of a night.
 
-    Sent at once where WANDB_API_KEY is set, else written into a folder without any login and sent
-    later with W&B's own `wandb sync`. They belong to the team and project that WANDB_ENTITY and
-    WANDB_PROJECT name now (default: the key's own, sdgbias). WANDB_MODE=offline sends nothing.
+    Runs are sent at once if WANDB_API_KEY is set. Otherwise they are written to a folder without
+    any login and sent later with W&B's own `wandb sync`. They belong to the team and project that
+    WANDB_ENTITY and WANDB_PROJECT name at the time of logging (default: the key's own team,
+    project sdgbias). WANDB_MODE=offline sends nothing.
     """
     from sdgbias.report.wandb.log import log_night
 
@@ -172,18 +179,17 @@ def report(
     ] = "sdgbias",
     results: ResultsOption = DEFAULT_RESULTS,
     folder: DirOption = None,
-    draft: Annotated[bool, Option("--draft", help="Save as a draft that only you see.")] = False,
+    draft: Annotated[bool, Option("--draft", help="Save a draft that only you can see.")] = False,
     out: Annotated[
         Path | None,
-        Option(
-            "--out", help="Write the text as Markdown to this file instead of sending anything."
-        ),
+        Option("--out", help="Write the text as Markdown to this file and send nothing."),
     ] = None,
 ) -> None:
-    """Write a W&B Report of the newest runs; run again, it replaces it.
+    """Write a W&B Report of the newest runs, or replace the one from before.
 
-    The five questions of the overview, the leaderboard, the breaches of the last night, plots over
-    nights. Send the runs first: W&B draws the plots over nights from them. Needs WANDB_API_KEY.
+    It has the five questions of the overview, the leaderboard, the breaches of the last night, and
+    plots over nights, which W&B draws from the runs that were sent: send them first. It needs
+    WANDB_API_KEY.
     """
     from sdgbias.report.wandb import team_report
 

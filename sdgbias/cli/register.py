@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
 
-from sdgbias.cli.app import MODELS, app
+from sdgbias.cli.application import MODELS, app
 from sdgbias.cli.options import (
     DEFAULT_RESULTS,
     DryRunOption,
@@ -23,6 +24,7 @@ from sdgbias.errors import InfrastructureError, UsageError
 from sdgbias.types import CANDIDATE, ENABLED
 
 if TYPE_CHECKING:
+    from sdgbias.registry.propose import Proposal
     from sdgbias.registry.spec import ModelSpec
 
 
@@ -33,32 +35,39 @@ if TYPE_CHECKING:
 )
 def register_model(
     repo: Annotated[str, Argument(help="Hub id (owner/name) or a local folder.")],
-    name: Annotated[str, Option(help="Default: the last part of REPO.")] = "",
-    revision: Annotated[str, Option(help="Branch, tag or commit; default: the newest.")] = "",
+    name: Annotated[str, Option(help="Name of the entry. Default: the last part of REPO.")] = "",
+    revision: Annotated[str, Option(help="Branch, tag or commit. Default: the newest.")] = "",
     backend: Annotated[
-        str, Option(help="hf, vllm or a zero-shot one; default: vllm where it serves it.")
+        str, Option(help="hf, vllm or a zero-shot backend. Default: vllm, if it serves the model.")
     ] = "",
     dtype: Annotated[
-        str, Option(help="float32, bfloat16, float16; default: the config's, float32 if small.")
+        str, Option(help="float32, bfloat16 or float16. Default: float32 if small, else config's.")
     ] = "",
     tensor_parallel: Annotated[
-        int | None, Option(min=1, help="GPUs that share it (vllm); default: as few as hold it.")
+        int | None, Option(min=1, help="Number of GPUs for vllm. Default: as few as suffice.")
     ] = None,
-    max_images: Annotated[int | None, Option(min=1, help="Pictures a prompt may show.")] = None,
+    max_images: Annotated[
+        int | None, Option(min=1, help="Most pictures that a prompt may show.")
+    ] = None,
     trust_remote_code: Annotated[
         bool, Option("--trust-remote-code", help="Run the repository's own code; needs --notes.")
     ] = False,
     notes: Annotated[
-        str, Option(help="Free text; for remote code: who read it, at which commit.")
+        str, Option(help="Free text; for remote code: who read it, and at which commit.")
     ] = "",
     suites: Annotated[
-        str, Option(help="Suites of its nights: sdg, people or sdg,people; default: sdg.")
+        str, Option(help="Suites of its nights: sdg, people or sdg,people. Default: sdg.")
     ] = "",
-    gpu: Annotated[str, Option(help="GPU kind of its work pool; default: cpu.")] = "",
+    gpu: Annotated[str, Option(help="GPU kind of its work pool. Default: cpu.")] = "",
     enable: Annotated[
-        bool, Option("--enable/--candidate", help="Enable if its probes pass, or don't probe it.")
+        bool,
+        Option(
+            "--enable/--candidate", help="Enable the model if its probes pass, or don't probe it."
+        ),
     ] = True,
-    probes: Annotated[int, Option(min=6, help="Prompts scored before it is enabled.")] = 12,
+    probes: Annotated[
+        int, Option(min=6, help="Number of prompts that are scored before it is enabled.")
+    ] = 12,
     benchmark: ProbeBenchmark = None,
     results: ResultsOption = DEFAULT_RESULTS,
     yes: YesOption = False,
@@ -69,11 +78,11 @@ def register_model(
 ) -> None:
     """Add a model from a hub or a folder to the registry.
 
-    Its revision is pinned, its memory estimated, a few probes are scored, the entry is shown and
-    then written to registry/models/NAME.yaml. It is enabled only if its probes pass, else a
-    candidate with the reason. Reads no pickles, runs no code of the repository (unless
-    --trust-remote-code). HF_ENDPOINT names another hub, SDGBIAS_GPUS=8x80 other GPUs. How memory is
-    judged: registry/README.md.
+    The revision is pinned, the memory is estimated, a few probes are scored, and the entry is shown
+    and written to registry/models/NAME.yaml. It is enabled only if its probes pass; otherwise it is
+    a candidate, with the reason. No pickles are read, and no code of the repository runs without
+    --trust-remote-code. HF_ENDPOINT names another hub, SDGBIAS_GPUS=8x80 other GPUs. How the memory
+    is estimated: registry/README.md.
     """
     from sdgbias.registry import entries, propose
 
@@ -98,21 +107,9 @@ def register_model(
         gpu=gpu,
     )
     proposal = propose.propose(repo, root, admission.here(root), wanted)
-    spec, obstacle = proposal.spec, proposal.obstacle
-    changes.require_free(root, spec, overwrite)
+    changes.require_free(root, proposal.spec, overwrite)
     typer.echo("\n".join(proposal.verdicts))
-    verdict = None
-    if not enable:
-        outcome = f"not probed: --candidate; {_try_processor(spec, root)}"
-        reason = f"registered with --candidate: sdgbias models enable {spec.name}"
-        spec = replace(spec, reason=obstacle or reason)
-    elif obstacle:
-        outcome = "not probed: it can't run here"
-    else:
-        verdict = ask_probes(spec, root, benchmark, probes)
-        outcome, spec = verdict.line, verdict.entry or spec
-        state, reason = (ENABLED, "") if verdict.passed else (CANDIDATE, verdict.line)
-        spec = replace(spec, state=state, reason=reason)
+    spec, outcome, check = _judge(proposal, root, benchmark, probes if enable else 0)
     reason = f": {spec.reason}" if spec.reason else ""
     typer.echo(f"probes    {outcome}\nstate     {spec.state}{reason}\n\n{changes.to_yaml(spec)}")
     if dry_run:
@@ -122,12 +119,30 @@ def register_model(
         typer.echo("Nothing is written.")
         return
     path = changes.write(root, spec, overwrite=overwrite)
-    if verdict and verdict.stored:
-        parity.save(results.parent, dict(verdict.stored))
+    if check:
+        parity.save(results.parent, dict(check))
     typer.echo(
         f"{path}: {spec.name} ({spec.backend}, {spec.dtype}, {spec.revision}), {spec.state}. Next:"
         f" sdgbias {'evaluate' if spec.enabled else 'models show'} {spec.name}"
     )
+
+
+def _judge(
+    proposal: Proposal, root: Path, benchmark: Path | None, probes: int
+) -> tuple[ModelSpec, str, Mapping[str, Any] | None]:
+    """(the entry with its state and the reason for it, the outcome of the probes in a line, the
+    engine check to store). ``probes``: 0 for a candidate that isn't probed."""
+    spec, obstacle = proposal.spec, proposal.obstacle
+    if not probes:
+        reason = f"registered with --candidate: sdgbias models enable {spec.name}"
+        outcome = f"not probed: --candidate; {_try_processor(spec, root)}"
+        return replace(spec, reason=obstacle or reason), outcome, None
+    if obstacle:
+        return spec, "not probed: it can't run here", None
+    verdict = ask_probes(spec, root, benchmark, probes)
+    state, reason = (ENABLED, "") if verdict.passed else (CANDIDATE, verdict.line)
+    spec = replace(verdict.entry or spec, state=state, reason=reason)
+    return spec, verdict.line, verdict.stored
 
 
 def _try_processor(spec: ModelSpec, root: Path) -> str:

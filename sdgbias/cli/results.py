@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from sdgbias.cli.app import RESULTS, app
+from sdgbias.cli.application import RESULTS, app
 from sdgbias.cli.options import (
     DEFAULT_RESULTS,
     JsonOption,
     ResultsOption,
     RunsOption,
+    print_json,
     print_table,
     query_table,
-    say_json,
 )
 from sdgbias.errors import UsageError, one_of
 from sdgbias.types import FACET
@@ -32,21 +32,20 @@ if TYPE_CHECKING:
 )
 def results(
     what: Annotated[
-        str, Argument(help="headline; tables: what the file holds; or a model.")
+        str, Argument(help="headline; tables (what the file contains); or a model.")
     ] = "headline",
     results: ResultsOption = DEFAULT_RESULTS,
     sql: Annotated[
         str, Option(help="Any query; the public view is metrics(run_id, model, ..., ci_high).")
     ] = "",
-    csv: Annotated[bool, Option("--csv", help="Comma-separated instead of a table.")] = False,
+    csv: Annotated[bool, Option("--csv", help="Comma-separated values instead of text.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Print the headline table, or the answer to any SQL query.
 
-    A line a model for each suite, every number with its 95 % interval and n. --json has every view,
-    test and prompt, --csv those of questions; `results tables` lists the tables, columns, metrics
-    and methods that a query can name, `results MODEL` has one model alone. Runs on own questions
-    have a table of their own, by suite.
+    Each suite has a table with a line for each model; every number has its 95 % interval and n.
+    --json has every view, test and prompt; --csv has those of the questions. `results tables` lists
+    the tables, columns, metrics and methods that a query can name; `results MODEL` shows one model.
     """
     from sdgbias import store
 
@@ -54,7 +53,7 @@ def results(
         from sdgbias.report import contents
 
         found = contents.read(results)
-        say_json(found) if as_json else typer.echo("\n".join(contents.lines(found)))
+        print_json(found) if as_json else typer.echo("\n".join(contents.lines(found)))
         return
     if csv and as_json:
         raise UsageError("give --csv or --json, not both")
@@ -62,7 +61,7 @@ def results(
         raise UsageError(f"give {what} or --sql, not both; a query names its model itself")
     if sql:
         table = store.ask(results, sql)
-        say_json(table) if as_json else typer.echo(_text(table, csv))
+        print_json(table) if as_json else typer.echo(_text(table, csv))
         return
     with store.held_open(results):
         model = "" if what == "headline" else _model(results, what)
@@ -71,7 +70,7 @@ def results(
             typer.echo(_text(_metrics(results, runs), csv))
         elif as_json:
             parts = {"metrics": _metrics(results, runs), "people": _people(results, model)}
-            say_json(parts | {"own": _groups(results, runs)})
+            print_json(parts | {"own": _groups(results, runs)})
         else:
             _headline(results, runs, model)
 
@@ -157,7 +156,7 @@ def _headline(results: Path, runs: Mapping[str, str], model: str) -> None:
         typer.echo(f"{results}: no run is published yet. Next: sdgbias evaluate MODEL")
         return
     typer.echo(
-        "Intervals that overlap don't say that two models are alike: sdgbias compare ONE OTHER has"
+        "Overlapping intervals don't mean that two models are equal; sdgbias compare ONE OTHER runs"
         " the paired test. Every view, test and prompt: sdgbias results --json"
     )
 
@@ -174,9 +173,9 @@ def compare(
 ) -> None:
     """Compare two models on the questions that both answered.
 
-    The accuracy of one minus that of the other, by method and test: difference with its 95 %
-    interval, p and n, and the smallest difference that so many questions show. Of a model, the
-    newest run on a benchmark that both were asked.
+    It prints the difference in accuracy by method and test, with its 95 % interval, p and n, and
+    the smallest difference that so many questions can detect. For a model, its newest run on a
+    benchmark that both were asked is taken.
     """
     from sdgbias import notebook
     from sdgbias.analysis.night_text import p_value
@@ -186,7 +185,7 @@ def compare(
 
     pairs = notebook.compare(one, other, results)
     if as_json:
-        say_json(pairs)
+        print_json(pairs)
         return
     rows: list[tuple[str, ...]] = [
         ("method", "test", "difference", "95 % interval", "p", "n", "smallest shown")
@@ -230,8 +229,8 @@ def report(
         Path | None,
         Option(
             help=(
-                "Folder for index.html and the pages beside it. Default: reports/latest; of earlier"
-                " runs reports/RUN."
+                "Folder for index.html and the other pages. Default: reports/latest; with --run,"
+                " reports/RUN."
             )
         ),
     ] = None,
@@ -239,22 +238,22 @@ def report(
         list[Path] | None,
         Option(
             help=(
-                "Benchmark folder whose quality page and card are published beside it; may be given"
-                " several times, once a suite."
+                "Benchmark folder whose quality page and card are added; may be repeated, once for"
+                " each suite."
             )
         ),
     ] = None,
     rank_planted: Annotated[
-        bool, Option("--rank-planted", help="Planted models in the leaderboard of measured ones.")
+        bool, Option("--rank-planted", help="Rank planted models together with measured ones.")
     ] = False,
     last_night: Annotated[
-        bool, Option("--last-night", help="Only the page of the last night; the others stay.")
+        bool, Option("--last-night", help="Write only the page of the last night.")
     ] = False,
     run: RunsOption = None,
 ) -> None:
     """Write the report as self-contained HTML pages.
 
-    It shows the newest run of each model: an overview and a page per group of studies.
+    It shows the newest run of each model: an overview, and a page for each group of studies.
     """
     from sdgbias import store
     from sdgbias.report import build as html

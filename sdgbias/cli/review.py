@@ -9,16 +9,16 @@ from typing import Annotated, Literal
 import typer
 from typer import Argument, Option
 
-from sdgbias.cli.app import DATA, group
+from sdgbias.cli.application import DATA, group
 from sdgbias.cli.options import DEFAULT_BENCHMARK, BenchmarkOption, OutOption
 from sdgbias.progress import update
 
 TextViewOption = Annotated[
     Literal["none", "blank-image"],
-    Option(help="Text-only views: without an image, as in the paper, or with the authors' blank."),
+    Option(help="Text-only views: no image, as in the paper, or the authors' blank image."),
 ]
 ReviewersOption = Annotated[
-    str, Option("--reviewers", help="Names with commas between them; one CSV each.")
+    str, Option("--reviewers", help="Comma-separated names; each reviewer gets a CSV.")
 ]
 review_app = group("review", DATA, "Human review of questions by two people and an adjudicator.")
 FirstCsv = Annotated[Path, Argument(metavar="A.csv", help="Verdicts of the first reviewer.")]
@@ -37,7 +37,7 @@ def sample_for_review(
     out: Annotated[
         Path,
         Option(
-            help="Folder for the sheet and the CSVs. It shows people's streets: keep it"
+            help="Folder for the sheet and the CSVs. It shows people's streets: give it only"
             " to the reviewers."
         ),
     ],
@@ -48,9 +48,9 @@ def sample_for_review(
     seed: Annotated[int, Option(help="Seed of the stratified draw.")] = 0,
     reviewers: ReviewersOption = "one,two",
 ) -> None:
-    """Draw a stratified sample for review.
+    """Draw a stratified sample of questions for review.
 
-    Writes a review sheet (HTML) and a CSV per reviewer.
+    It writes a review sheet (HTML) and a CSV for each reviewer.
     """
     from sdgbias.benchmark.review.sheet import write_sheets
 
@@ -66,17 +66,17 @@ def import_review(
     first: FirstCsv,
     second: SecondCsv,
     out: Annotated[
-        Path, Option(help="Verdicts for `sdgbias build --review`, and figures beside it as JSON.")
+        Path, Option(help="File of verdicts for `sdgbias build --review`; a JSON has the figures.")
     ] = Path("reviews.parquet"),
     adjudicator: Annotated[
-        Path | None, Option(help="The adjudicator's verdicts where the two disagree.")
+        Path | None, Option(help="CSV of the adjudicator, where the two reviewers disagree.")
     ] = None,
     benchmark: BenchmarkOption = DEFAULT_BENCHMARK,
 ) -> None:
     """Join the reviewers' verdicts for the next build.
 
-    Those of two reviewers and the adjudicator. Prints their agreement (Cohen's kappa) and the share
-    of rejected questions per stratum.
+    It prints the agreement of the two reviewers (Cohen's kappa) and the share of rejected questions
+    in each stratum.
     """
     from sdgbias.benchmark.review import import_reviews
 
@@ -93,9 +93,10 @@ def write_templates(
     benchmark: BenchmarkOption = DEFAULT_BENCHMARK,
     reviewers: ReviewersOption = "one,two",
 ) -> None:
-    """Write a CSV per reviewer with every question template.
+    """Write a CSV of every question template for each reviewer.
 
-    A row has question, options, evidence and reasoning target; verdicts are accept or reject.
+    A row has the question, its options, the evidence and the reasoning target; the verdict is
+    accept or reject.
     """
     from sdgbias.benchmark.review.template_sheets import write_template_sheets
 
@@ -108,9 +109,9 @@ def write_templates(
     epilog="Example: sdgbias review template-agreement templates-one.csv templates-two.csv",
 )
 def print_template_agreement(first: FirstCsv, second: SecondCsv) -> None:
-    """Print how far two reviewers agree on templates.
+    """Print the agreement of two reviewers on the templates, as JSON.
 
-    As JSON. Templates on which they disagree need an adjudicator.
+    Templates on which they disagree need an adjudicator.
     """
     from sdgbias.benchmark.review.template_sheets import template_agreement
 
@@ -126,9 +127,9 @@ def export_release(
     benchmark: BenchmarkOption = DEFAULT_BENCHMARK,
     text_view: TextViewOption = "none",
 ) -> None:
-    """Write a benchmark as the authors publish theirs.
+    """Write a benchmark in the format of the authors' release.
 
-    7 data files, 14 view files, images.
+    It has 7 data files, 14 view files and the images.
     """
     from sdgbias.benchmark.release.export import export
 
@@ -145,13 +146,13 @@ def fetch_release(
     repo: Annotated[str, Option(help="Dataset on the hub.")] = "jeffreylin1222/SDGBiasBench",
     revision: Annotated[
         str,
-        Option(help="Branch, tag or commit; default: the commit fetched before, else the newest."),
+        Option(help="Branch, tag or commit. Default: the commit fetched before, else the newest."),
     ] = "",
 ) -> None:
     """Download the authors' SDGBiasBench from the hub.
 
-    CC BY-SA 4.0; pinned to one commit. Says first how much that is. A download that was stopped
-    continues when it is run again.
+    It is licensed CC BY-SA 4.0 and pinned to one commit. The size is printed first. An interrupted
+    download continues when the command is run again.
     """
     from sdgbias.benchmark.release.authors import fetch
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer import Argument, Option
 
-from sdgbias.cli.app import SCORES, app, group
+from sdgbias.cli.application import SCORES, app, group
 from sdgbias.cli.options import (
     DEFAULT_BENCHMARK,
     DEFAULT_RESULTS,
@@ -25,8 +25,9 @@ from sdgbias.cli.options import (
     SeedOption,
     choice,
     print_findings,
+    print_json,
     query_table,
-    say_json,
+    registered,
 )
 from sdgbias.errors import UsageError
 from sdgbias.progress import silent, update
@@ -47,10 +48,10 @@ def plan(
     results: ResultsOption = DEFAULT_RESULTS,
     image_tokens: Annotated[
         int | None,
-        Option(min=1, help="Tokens a picture, instead of the model's own (LLaVA-1.5: 576)."),
+        Option(min=1, help="Tokens per picture, instead of the model's own (LLaVA-1.5: 576)."),
     ] = None,
     task: Annotated[
-        Literal["mcq", "regression"] | None, Option(help="One task alone; default: both.")
+        Literal["mcq", "regression"] | None, Option(help="One task alone. Default: both.")
     ] = None,
     passes: PassesOption = "all",
     rate: Annotated[
@@ -60,23 +61,21 @@ def plan(
 ) -> None:
     """Estimate what scoring a model would cost.
 
-    Prompts and tokens, naive and planned, counted with the model's tokenizer, no weights loaded;
-    the memory of each GPU, GPU hours, and money at --rate. Hours are those of the model's timed
-    runs in --results, first looks (evaluate --limit) included, for as many prompts.
+    Prompts and tokens, naive and planned, are counted with the model's tokenizer; no weights are
+    loaded. The memory of each GPU, the GPU hours and, with --rate, the price follow. Hours are
+    scaled from the model's timed runs in --results, first looks (evaluate --limit) included.
     """
-    from sdgbias.registry import entries
     from sdgbias.scoring.cost import Counted, cost, hours
     from sdgbias.suites.extra_prompts import choose
 
-    root = entries.find_root()
     counted = Counted(task or "", image_tokens, choose(passes))
     costs = []
-    for spec in [entries.load(root, name) for name in model]:
+    for root, spec in [registered(name) for name in model]:
         counts = cost(spec, root, benchmark, counted, silent if as_json else update)
         estimate = hours(spec, counts["asked"], (results, results.with_name(FIRST_LOOK)), rate)
         costs.append({**counts, "estimate": estimate})
     if as_json:
-        say_json(costs[0] if len(costs) == 1 else costs)
+        print_json(costs[0] if len(costs) == 1 else costs)
         return
     typer.echo(cost_text(costs, rate))
     typer.echo(f"Next: sdgbias evaluate {' '.join(model)} --benchmark {benchmark}")
@@ -161,17 +160,17 @@ def evaluate(
         Literal["replace", "continue"],
         Option(
             help=(
-                "Estimates: CADE's digit replaces that of the free answer, as the authors do, or is"
-                " decoded on (twice the cost)."
+                "Regression: CADE's digit replaces that of the free answer, as the authors do, or"
+                " decoding continues from it (twice the cost)."
             )
         ),
     ] = "replace",
     limit: Annotated[
         int | None,
-        Option(min=5, help="A first look at so many questions of each kind (first-look.duckdb)."),
+        Option(min=5, help="Take a first look at so many questions of each kind."),
     ] = None,
     batch_size: Annotated[
-        int | None, Option(min=1, help="Prompts per batch; default: the registry entry's.")
+        int | None, Option(min=1, help="Prompts per batch. Default: the registry entry's.")
     ] = None,
     passes: PassesOption = "all",
     generated: GeneratedOption = "T1",
@@ -180,16 +179,18 @@ def evaluate(
     ] = None,
     outcome_file: Annotated[
         Path | None,
-        Option("--outcome", help="Write the outcome as JSON; the process ends with its parent."),
+        Option(
+            "--outcome", help="Write the outcome to this JSON file; end with the parent process."
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Score models, tune CADE and publish the results.
 
-    Every question is asked under four views and five tests. A model is a name of the registry; or a
-    folder or hub id, which is then scored as `sdgbias register-model` would propose it, without an
-    entry. With several, the next one starts when one is published. CADE is tuned on the validation
-    questions, and measured on the test questions.
+    Every question is asked under four views and five context tests. CADE is tuned on the validation
+    questions and measured on the test questions. A folder or hub id is scored as `sdgbias
+    register-model` would propose it, without an entry. Several models are scored one after the
+    other. A first look (--limit) has results of its own, in first-look.duckdb.
     """
     from dataclasses import asdict, replace
 
@@ -241,7 +242,7 @@ def evaluate(
     if outcome_file is None or as_json:
         table = query_table(results, "evaluated", [run["run_id"] for run in runs])
         if as_json:
-            say_json({"results": str(results), "runs": runs, "metrics": table})
+            print_json({"results": str(results), "runs": runs, "metrics": table})
         else:
             typer.echo(f"\n{table.to_string(index=False)}\n")
             ids = [str(run["run_id"]) for run in runs]
@@ -324,7 +325,7 @@ def _cade(
     named = "T" + level.strip().upper().removeprefix("T")
     test = ContextTest(choice("--level", named, tuple(ContextTest)))
     config = predictions.run(pred_dir, Task(task), test, out, numerics=numerics, **more)
-    say_json({"params": config["params"], "test": config["metrics"]["test"]})
+    print_json({"params": config["params"], "test": config["metrics"]["test"]})
     for line in predictions.reservations(config):
         typer.echo(f"note: {line}", err=True)
     typer.echo(f"wrote {out / 'cade_predictions.csv'} and {out / 'cade_config.json'}", err=True)
@@ -348,8 +349,8 @@ def cade_search(
         Literal["mae", "tolerance"],
         Option(
             help=(
-                "What regression is tuned on: the error pooled over all targets, as in the paper,"
-                " or over each target's tolerance."
+                "What regression is tuned on: the error pooled over all targets (mae, as in the"
+                " paper), or divided by each target's tolerance."
             )
         ),
     ] = "mae",
@@ -376,12 +377,12 @@ def cade_apply(
     alpha: Annotated[float | None, Option(help="Context penalty.")] = None,
     lambda_kl: Annotated[
         float | None,
-        Option("--lambda-kl", help="How much image-context divergence strengthens it."),
+        Option("--lambda-kl", help="Weight of the image-context divergence in that penalty."),
     ] = None,
     beta: Annotated[float | None, Option(help="Question-prior penalty.")] = None,
     tau: Annotated[
         float | None,
-        Option(help="Confidence gate: Full answers at least this sure are kept; 0 keeps all."),
+        Option(help="Confidence gate: Full answers at least this confident are kept; 0: all."),
     ] = None,
     params: Annotated[
         Path | None, Option(help="JSON with the four values, e.g. a cade_config.json.")
@@ -394,20 +395,13 @@ def cade_apply(
     from sdgbias.types import CadeParams
 
     values = {"alpha": alpha, "lambda_kl": lambda_kl, "beta": beta, "tau": tau}
-    missing = [option for option, value in values.items() if value is None]
+    given = any(value is not None for value in values.values())
+    if given == (params is not None):
+        raise UsageError(
+            "give either --params FILE or some of --alpha, --lambda-kl, --beta, --tau (the others"
+            " are 0); to tune them: sdgbias cade search"
+        )
+    chosen = CadeParams(**{name: value or 0.0 for name, value in values.items()})
     if params is not None:
-        if len(missing) < len(values):
-            raise UsageError(
-                "give either --params FILE or --alpha, --lambda-kl, --beta, --tau, not both"
-            )
         chosen = read_params(params)
-    else:
-        if len(missing) == len(values):
-            raise UsageError(
-                "give --params FILE or --alpha, --lambda-kl, --beta, --tau; to tune them: sdgbias"
-                " cade search"
-            )
-        for option in missing:
-            typer.echo(f"--{option.replace('_', '-')} not given: 0", err=True)
-        chosen = CadeParams(**{option: value or 0.0 for option, value in values.items()})
     _cade(pred_dir, task, level, out, numerics, params=chosen, tolerance=tolerance)

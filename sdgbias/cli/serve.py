@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from sdgbias.cli.app import RESULTS, app
+from sdgbias.cli.application import RESULTS, app
 from sdgbias.cli.options import DEFAULT_RESULTS, ResultsOption
 from sdgbias.errors import UsageError
 
@@ -21,27 +21,28 @@ QUEUE = 1000
 def serve(
     results: ResultsOption = DEFAULT_RESULTS,
     host: Annotated[
-        str, Option(help="Address to listen on. Anything but loopback is seen by the network.")
+        str, Option(help="Address to listen on. All but loopback can be reached from the network.")
     ] = "127.0.0.1",
     port: Annotated[int, Option(min=0, max=65535, help="Port; 0: any free one.")] = 8321,
     allowed_host: Annotated[
         list[str] | None,
-        Option(help="Name that people call this server by; may be given several times."),
+        Option(help="Host name under which people reach this server; may be repeated."),
     ] = None,
     report: Annotated[
-        Path | None, Option(help="Folder of a written report, linked and shown as well.")
+        Path | None, Option(help="Folder of a written report, which is linked and served as well.")
     ] = None,
     wandb: Annotated[
-        str, Option(help="Address of the team's W&B report, linked on every page.")
+        str, Option(help="Address of the team's W&B Report, which every page links.")
     ] = "",
     wait: Annotated[
-        float, Option(min=0, max=30, help="Seconds that a page waits for a writer of the results.")
+        float, Option(min=0, max=30, help="Seconds that a page waits while results are written.")
     ] = 1.0,
 ) -> None:
     """Show the results as a read-only web application.
 
-    Last night, leaderboard over time, models, single questions, two runs beside each other. Nobody
-    logs in: keep it on loopback and reach it through SSH, or put a proxy with a login in front.
+    It shows the last night, the leaderboard over time, models, single questions, and two runs side
+    by side. It has no login: keep it on loopback and reach it through SSH, or put a proxy with a
+    login in front.
     """
     import gc
 

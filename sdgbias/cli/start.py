@@ -18,13 +18,13 @@ import typer
 from typer import Argument, Option
 
 from sdgbias import progress
-from sdgbias.cli.app import START, app
+from sdgbias.cli.application import START, app
 from sdgbias.cli.options import (
     DEFAULT_RESULTS,
     JsonOption,
     ResultsOption,
+    print_json,
     query_table,
-    say_json,
 )
 from sdgbias.errors import InfrastructureError, RegressionBreach, UsageError
 from sdgbias.types import FACET
@@ -130,12 +130,13 @@ def lock_apart() -> Iterator[None]:
 @app.command(rich_help_panel=START, epilog="Example: sdgbias demo")
 def demo(
     results: ResultsOption = DEFAULT_RESULTS,
-    report: Annotated[Path, Option(help="Folder for the report.")] = Path("reports/latest"),
+    report: Annotated[Path, Option(help="Folder of the report.")] = Path("reports/latest"),
     as_json: JsonOption = False,
 ) -> None:
-    """Run the whole job once, on synthetic data and embedded models.
+    """Run the whole pipeline once, on synthetic data and the embedded models.
 
-    dvc repro, then the Prefect flow `nightly` over every enabled model, report, W&B offline.
+    `dvc repro` makes the data; the Prefect flow `nightly` then scores every enabled model and
+    writes the report and offline W&B runs.
     """
     from sdgbias import store
 
@@ -161,7 +162,7 @@ def demo(
     page, seconds = str(report / "index.html"), round(time.monotonic() - began)
     if as_json:
         tables = {"accuracy": accuracy, "people": people}
-        say_json({"findings": findings, **tables, "report": page, "seconds": seconds})
+        print_json({"findings": findings, **tables, "report": page, "seconds": seconds})
         return
     typer.echo("\nWhat the report says first:\n")
     for text in findings:
@@ -202,10 +203,10 @@ _IGNORED = "/results/\n/reports/\n/data/raw/\n/data/benchmark/\n/data/people/\n/
 def init(
     folder: Annotated[Path, Argument(metavar="[DIR]", help="Folder of the project.")] = Path(),
 ) -> None:
-    """Write a project of your own.
+    """Create a project of your own.
 
-    sdgbias.toml, registry/ without models, the quality rules in expectations/, dvc.yaml,
-    params.yaml and .gitignore. Files that exist are left unchanged.
+    Writes sdgbias.toml, registry/ without models, the quality rules in expectations/, dvc.yaml,
+    params.yaml and .gitignore. Existing files are left unchanged.
     """
     from sdgbias.files import project_file, write_atomically
 

@@ -9,14 +9,14 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from sdgbias.cli.app import MAINTENANCE, group
+from sdgbias.cli.application import MAINTENANCE, group
 from sdgbias.cli.options import (
     DEFAULT_RESULTS,
     JsonOption,
     ResultsOption,
     YesOption,
     confirmed,
-    say_json,
+    print_json,
 )
 from sdgbias.errors import StoreError
 from sdgbias.progress import update
@@ -28,12 +28,12 @@ store_app = group(
 
 @store_app.command(epilog="Example: sdgbias store info")
 def info(results: ResultsOption = DEFAULT_RESULTS, as_json: JsonOption = False) -> None:
-    """Print runs, nights, sizes by table (JSON: in bytes) and orphans."""
+    """Print the number of runs and nights, the sizes of tables, and orphans."""
     from sdgbias.store import maintenance
 
     about = maintenance.info(results)
     if as_json:
-        say_json(about)
+        print_json(about)
         return
     range_ = f", {about['oldest']} to {about['newest']} UTC" if about["runs"] else ""
     typer.echo(
@@ -63,17 +63,20 @@ def info(results: ResultsOption = DEFAULT_RESULTS, as_json: JsonOption = False) 
 @store_app.command(epilog="Example: sdgbias store keep --nights 90")
 def keep(
     results: ResultsOption = DEFAULT_RESULTS,
-    nights: Annotated[int, Option(min=1, help="Details of the newest nights stay.")] = 90,
+    nights: Annotated[int, Option(min=1, help="Keep the details of so many newest nights.")] = 90,
     per_model: Annotated[
-        int, Option(min=1, help="Details of so many newest runs of each model and suite stay.")
+        int, Option(min=1, help="Keep those of so many newest runs of each model and suite.")
     ] = 3,
-    apply: Annotated[bool, Option("--apply", help="Do it; without, it is only shown.")] = False,
+    apply: Annotated[
+        bool, Option("--apply", help="Remove them; without it, they are only listed.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove the details (scores, answers) of old runs.
+    """Remove the details (scores and answers) of old runs.
 
-    Metrics, verdicts and nights stay for ever. Never removed: one run per model and month, the
-    newest of each model, accepted runs, and what the newest verdicts compare.
+    Metrics, verdicts and nights are always kept. So are the details of one run of each model and
+    month, of the newest run of each model, of accepted runs, and of runs that the newest verdicts
+    compare.
     """
     from sdgbias.store import maintenance
 
@@ -87,7 +90,7 @@ def keep(
     for why, n in () if as_json else kept.items():
         typer.echo(f"kept, {why}: {n} runs", err=True)
     if as_json:
-        say_json({"applied": apply, "runs": planned})
+        print_json({"applied": apply, "runs": planned})
         return
     for run in going.to_dict("records"):
         size = maintenance.size(int(run["bytes"]))
@@ -107,8 +110,8 @@ def remove(
 ) -> None:
     """Remove runs that were made by mistake.
 
-    Their numbers, answers and verdicts go. The scores of their prompts stay cached: `sdgbias
-    evaluate` publishes such a run again in seconds.
+    Their numbers, answers and verdicts are deleted. The scores of their prompts stay in the cache,
+    from which `sdgbias evaluate` publishes such a run again in seconds.
     """
     from sdgbias.store import maintenance
 
@@ -128,12 +131,12 @@ def compact(
     results: ResultsOption = DEFAULT_RESULTS,
     caches: Annotated[
         bool,
-        Option("--caches", help="Also score caches that no run refers to, untouched for a week."),
+        Option("--caches", help="Also remove score caches that no run refers to, after a week."),
     ] = False,
 ) -> None:
-    """Remove files that nothing refers to; shrink the DuckDB file.
+    """Remove files that nothing refers to, and shrink the DuckDB file.
 
-    Run it while no night runs.
+    Run it while no night is running.
     """
     from sdgbias.store import maintenance
     from sdgbias.store.maintenance import size
@@ -148,7 +151,7 @@ def compact(
 
 @store_app.command(epilog="Example: sdgbias store check")
 def check(results: ResultsOption = DEFAULT_RESULTS, as_json: JsonOption = False) -> None:
-    """Compare every Parquet file with what was written.
+    """Check that every Parquet file is as it was written.
 
     The exit code is 7 if a file is missing or damaged.
     """
@@ -156,7 +159,7 @@ def check(results: ResultsOption = DEFAULT_RESULTS, as_json: JsonOption = False)
 
     broken = maintenance.check(results, update)
     if as_json:
-        say_json([{"why": why, **asdict(detail)} for detail, why in broken])
+        print_json([{"why": why, **asdict(detail)} for detail, why in broken])
     for detail, why in [] if as_json else broken:
         typer.echo(f"{why}: {detail.file} (run {detail.run_id})")
     if broken:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from sdgbias.cli.options import DryRunOption, JsonOption, say_json
+from sdgbias.cli.options import DryRunOption, JsonOption, print_json
 from sdgbias.errors import InfrastructureError, UsageError
 
 
@@ -44,7 +44,7 @@ def watch_models(
     tried = [] if dry_run else watch.try_candidates(root, given, here.versions)
     lines = [one.line() for one in (*found, *tried) if one.news]
     if as_json:
-        say_json([*found, *tried])
+        print_json([*found, *tried])
     else:
         quiet = f"nothing new in {len(found)} repositories" if found else ""
         typer.echo("\n".join(lines) or quiet or "nothing to watch: no pinned hub models, no owners")

@@ -46,6 +46,8 @@ _QUIET = {
     "VLLM_LOGGING_LEVEL": "WARNING",
     "TOKENIZERS_PARALLELISM": "false",
 }
+#: Longest folder in which vLLM's sockets, 37 characters long, have a path that the system takes.
+_SOCKET_ROOM = 70
 #: Seconds between two lines about a server that is still loading, and until it counts as stuck.
 _TELL, _STUCK = 60.0, 3600.0
 #: vLLM's words for a head that it can't run in float32.
@@ -72,6 +74,8 @@ class Server:
         template = Path(self._folder.name) / "as-it-is.jinja"
         template.write_text(_AS_IT_IS, encoding="utf-8")
         environment = {**os.environ, **_QUIET, "VLLM_API_KEY": key}
+        if len(self._folder.name) < _SOCKET_ROOM:
+            environment["TMPDIR"] = self._folder.name  # sockets that it leaves go with the folder
         if accelerator() == "cpu":
             # else one small function is compiled with the C++ compiler, on every start
             environment["TORCHDYNAMO_DISABLE"] = "1"

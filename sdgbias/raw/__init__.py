@@ -1,7 +1,7 @@
 """Reading and checking raw folders, rendering images, synthetic samples. Independent of
 questions.
 
-* text_tables: CSV files of other people as text
+* text_tables: CSV files of other people as text, their years and numbers, and what is refused
 * clusters, regions: DHS clusters, and the survey regions that they lie in
 * indicators, series, sources: what is asked about, its values, and who publishes them
 * images: tiles and photos, rendered once and stored by content

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import re
-import warnings
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -18,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from sdgbias.errors import InputError
-from sdgbias.raw.text_tables import read_replacing, separator
+from sdgbias.raw.text_tables import numbers, read_text, separator, years
 from sdgbias.types import QUARANTINE_COLUMNS
 
 LABELS_FILE = "dhs_final_labels.csv"
@@ -49,8 +48,7 @@ _MISSING = ("", "na", "nan", "none", "null")
 #: DHS's code for a missing number. Outside every other range, but inside that of an unbounded
 #: principal component.
 MISSING_CODE = -9.0
-#: A year, or the years that a survey spans; the first one counts.
-YEAR_PATTERN = r"(\d{4})(?:\.0+|\s?[-/\u2013]\s?\d{2,4})?"
+_AGAIN = "get SustainBench's dhs_final_labels.csv, whose 21 columns may be in any order"
 
 
 @cache
@@ -77,11 +75,7 @@ def read_clusters(raw: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     outside the id. Raises InputError when the file or a column is missing, or no row is usable.
     """
     path = Path(raw) / LABELS_FILE
-    table = _read_text(path)
-    table["line"] = np.arange(2, len(table) + 2)  # as an editor shows it; line 1 is the header
-    table["year_number"] = pd.to_numeric(
-        table["year"].str.extract(rf"^{YEAR_PATTERN}$")[0], errors="coerce"
-    ).astype(float)
+    table = _read_labels(path)
     faults = _row_faults(table)
     lost = [("clusters", *fault) for fault in faults.itertuples(index=False, name=None)]
     kept = table.drop(faults.index)
@@ -97,40 +91,17 @@ def read_clusters(raw: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     return _tidy(kept, lost), pd.DataFrame(sorted(lost), columns=QUARANTINE_COLUMNS, dtype="str")
 
 
-def _read_text(path: Path) -> pd.DataFrame:
-    """Every column of COLUMNS as stripped strings; '' for empty cells."""
+def _read_labels(path: Path) -> pd.DataFrame:
+    """COLUMNS as text, with each row's line of the file and its year."""
     if not path.is_file():
         raise InputError(
             f"no file {path}; --raw wants SustainBench's layout ('sdgbias sample' writes a small"
             " one)"
         )
-    try:
-        data = path.read_bytes()
-        if b"\0" in data[:4096]:
-            raise ValueError("it holds zero bytes; UTF-16 or no text at all")
-        mark = separator(path)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", pd.errors.ParserWarning)  # lines longer than the header
-            # what we read is ASCII: Latin-1 in another column is let pass, in an id it makes the id
-            # malformed
-            table = read_replacing(io.BytesIO(data), mark)
-    # no header, too many fields, ... are ValueErrors
-    except (ValueError, OSError, pd.errors.ParserWarning) as error:
-        cause = str(error).strip().splitlines()[-1]
-        raise InputError(f"{path} is no readable CSV ({cause}); download it again") from error
-    table.columns = table.columns.str.strip()
-    missing = [name for name in COLUMNS if name not in table.columns]
-    if missing:
-        raise InputError(
-            f"{path}: missing column(s) {', '.join(missing)}; found: {', '.join(table.columns)};"
-            " the header must hold the 21 comma-separated columns of SustainBench's"
-            " dhs_final_labels.csv, in any order"
-        )
-    table = table[list(COLUMNS)].fillna("")  # a line that ends early
-    table = table.apply(lambda column: column.str.strip())
-    if mark == ";":  # as spreadsheets of many languages export: with decimal commas
+    table = read_text(path, COLUMNS, _AGAIN, whole_lines=True)
+    if separator(path) == ";":  # as spreadsheets of many languages export: with decimal commas
         table = table.replace(r"^(-?\d+),(\d+)$", r"\1.\2", regex=True)
-    return table
+    return table.assign(line=np.arange(2, len(table) + 2), year_number=years(table["year"]))
 
 
 def _row_faults(table: pd.DataFrame) -> pd.DataFrame:
@@ -138,7 +109,7 @@ def _row_faults(table: pd.DataFrame) -> pd.DataFrame:
     that holds."""
     names = _countries().set_index("cname")["name"].to_dict()
     ids, cname = table["DHSID_EA"], table["cname"]
-    survey_year = pd.to_numeric(ids.str[3:7], errors="coerce")
+    survey_year = numbers(ids.str[3:7])
     tests = {
         "malformed-id": ~ids.str.fullmatch(ID_PATTERN.pattern),
         "unknown-country": ~cname.isin(list(names)),
@@ -203,7 +174,7 @@ def _refuse_swapped(path: Path, kept: pd.DataFrame) -> None:
     text = files("sdgbias").joinpath("data/synthetic_countries.csv").read_text(encoding="utf-8")
     table = pd.read_csv(io.StringIO(text), keep_default_na=False).set_index("cname")
     middle = table.loc[kept["cname"], ["lat", "lon"]].to_numpy(dtype=float)
-    given = kept[["lat", "lon"]].apply(pd.to_numeric, errors="coerce").to_numpy(dtype=float)
+    given = kept[["lat", "lon"]].apply(numbers).to_numpy()
     apart = np.hypot(*(given - middle).T)
     swapped = np.hypot(*(given[:, ::-1] - middle).T)
     is_placed = np.isfinite(apart)
@@ -229,7 +200,7 @@ def _tidy(kept: pd.DataFrame, lost: list[tuple[str, str, str, str]]) -> pd.DataF
 
     def number(name: str, low: float, high: float, unit: str) -> np.ndarray:
         """Column ``name`` as float64, NaN outside [low, high]."""
-        values = pd.to_numeric(kept[name], errors="coerce").to_numpy(dtype=float, na_value=np.nan)
+        values = numbers(kept[name]).to_numpy()
         good = np.isfinite(values) & (values >= low) & (values <= high)
         if not np.isfinite(low):
             good &= values != MISSING_CODE

@@ -20,7 +20,7 @@ import pandas as pd
 
 from sdgbias.errors import InputError
 from sdgbias.files import packaged_yaml
-from sdgbias.raw.text_tables import read_text
+from sdgbias.raw.text_tables import numbers, read_text
 
 _TABLE: dict[str, Any] = packaged_yaml("facet.yaml")
 #: FACET's 52 person classes, and the 13 that the paper reports on, in its order (App. A.4).
@@ -136,10 +136,10 @@ def vote(rows: pd.DataFrame, attribute: str) -> tuple[np.ndarray, np.ndarray]:
     counts = np.zeros((len(rows), len(groups)))
     for j, columns in enumerate(VOTES[attribute].values()):
         for column in columns:
-            numbers = pd.to_numeric(rows[column].replace("", "0"), errors="coerce").to_numpy(float)
-            bad = ~np.isfinite(numbers) | (numbers < 0)
+            given = numbers(rows[column].replace("", "0")).to_numpy()
+            bad = ~np.isfinite(given) | (given < 0)
             unread |= bad
-            counts[:, j] += np.where(bad, 0.0, numbers)
+            counts[:, j] += np.where(bad, 0.0, given)
     top = counts.max(axis=1, initial=0.0)
     winner = np.array(groups, dtype=object)[counts.argmax(axis=1)]
     tie = (counts == top[:, None]).sum(axis=1) > 1

@@ -11,18 +11,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
-from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
-from pydantic import AfterValidator, Field, StrictBool, StrictInt, model_validator
+from pydantic import AfterValidator, Field, TypeAdapter, model_validator
 
-from sdgbias import formats
 from sdgbias.errors import InputError, one_of
-from sdgbias.files import packaged
+from sdgbias.files import packaged_yaml
 from sdgbias.formats import STRICT, Number, Text
-from sdgbias.types import CONTEXT_NAMES, LETTERS, MODALITIES, PILLARS, TOLERANCES, Task
+from sdgbias.types import CONTEXT_NAMES, LETTERS, MODALITIES, PILLARS, TOLERANCES
 
 #: Where a value may come from, most local first.
 LEVELS = ("subnational", "urban-rural", "national")
@@ -30,31 +27,16 @@ POLARITIES = ("higher", "lower")
 DIRECTIONS = ("pessimistic", "conservative", "optimistic")
 #: What a question can rest on: a part of its picture, or a context variable (its label column).
 EVIDENCE = (*MODALITIES, *CONTEXT_NAMES)
+
+
+def _among(valid: tuple[str, ...]) -> AfterValidator:
+    names: Any = Literal[valid]
+    return AfterValidator(TypeAdapter(names).validate_python)
+
+
+_Evidence = Annotated[str, _among(EVIDENCE)]
 Q = TypeVar("Q", bound="AskedIndicator")
-_COMPARE = "compare with sdgbias/data/indicators.yaml"
-
-
-def _among(what: str, valid: tuple[str, ...]) -> AfterValidator:
-    def check(value: str) -> str:
-        if value not in valid:
-            raise ValueError(one_of(what, value, valid))
-        return value
-
-    return AfterValidator(check)
-
-
-def _increasing(numbers: tuple[float, ...]) -> tuple[float, ...]:
-    if len(numbers) not in (0, 2) or any(low >= high for low, high in pairwise(numbers)):
-        raise ValueError(f"{list(numbers)}; valid: two increasing numbers")
-    return numbers
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
-_Evidence = Annotated[str, _among("evidence", EVIDENCE)]
-_Range = Annotated[tuple[Number, Number], AfterValidator(_increasing)]
+_OneLine = Annotated[Text, AfterValidator(lambda text: " ".join(text.split()))]
 
 
 @dataclass(frozen=True)
@@ -64,7 +46,7 @@ class SeriesRef:
 
     __pydantic_config__ = STRICT
     name: Text
-    max_gap: Annotated[StrictInt, Field(ge=0)] | None = None
+    max_gap: Annotated[int, Field(ge=0)] | None = None
 
 
 @dataclass(frozen=True)
@@ -74,17 +56,9 @@ class Template:
     be inferred, and how the value is to be read."""
 
     __pydantic_config__ = STRICT
-    required: Annotated[
-        tuple[_Evidence, ...], Field(min_length=1, description="at least one kind of evidence")
-    ]
+    required: Annotated[tuple[_Evidence, ...], Field(min_length=1)]
     used: tuple[_Evidence, ...]
-    reasoning: Annotated[Text, AfterValidator(_one_line)]
-
-    @model_validator(mode="after")
-    def _each_once(self) -> Template:
-        if len({*self.required, *self.used}) < len(self.required) + len(self.used):
-            raise ValueError("names a kind of evidence twice; valid: each once")
-        return self
+    reasoning: _OneLine
 
 
 @dataclass(frozen=True)
@@ -94,11 +68,11 @@ class AskedIndicator:
     __pydantic_config__ = STRICT
     slug: str
     title: Text
-    pillar: Annotated[str, _among("pillar", PILLARS)]
+    pillar: Annotated[str, _among(PILLARS)]
     sdg: Text
     unit: Text
     template: Template
-    question: Annotated[Text, AfterValidator(_one_line)]
+    question: _OneLine
 
 
 @dataclass(frozen=True)
@@ -108,30 +82,22 @@ class Indicator(AskedIndicator):
     the SDG code that the paper names for the construct."""
 
     suffix: str
-    series: Annotated[
-        tuple[SeriesRef, ...], Field(min_length=1, description="at least one {name, max_gap}")
-    ]
-    levels: Annotated[
-        tuple[Annotated[str, _among("level", LEVELS)], ...],
-        Field(min_length=1, description="at least one level"),
-    ]
-    polarity: Annotated[str, _among("polarity", POLARITIES)]
-    limits: _Range
-    decimals: Annotated[StrictInt, Field(ge=0, le=6)]
+    series: Annotated[tuple[SeriesRef, ...], Field(min_length=1)]
+    levels: Annotated[tuple[Annotated[str, _among(LEVELS)], ...], Field(min_length=1)]
+    polarity: Annotated[str, _among(POLARITIES)]
+    limits: tuple[Number, Number]
+    decimals: Annotated[int, Field(ge=0, le=6)]
     family: Text
-    in_paper: StrictBool = True
-    thresholds: Annotated[tuple[Number, ...], AfterValidator(_increasing)] = ()
+    in_paper: bool = True
+    thresholds: tuple[Number, Number] | tuple[()] = ()
     bins_source: Text = "terciles of the benchmark's clusters"
 
     @model_validator(mode="after")
-    def _exact(self) -> Indicator:
+    def _thresholds_divide_what_is_shown(self) -> Indicator:
         if any(round(edge, self.decimals) != edge for edge in self.thresholds):
-            raise ValueError(
-                f"decimals is {self.decimals}; valid: enough digits to write the thresholds"
-                f" {self.thresholds} exactly"
-            )
-        if bool(self.thresholds) == self.bins_source.startswith("terciles"):
-            raise ValueError("thresholds and bins_source: give both or none of them")
+            raise ValueError(f"{self.decimals} decimals don't write {self.thresholds} exactly")
+        if list(self.thresholds) != sorted(set(self.thresholds)):
+            raise ValueError(f"thresholds {self.thresholds} don't increase")
         return self
 
 
@@ -139,18 +105,8 @@ class Indicator(AskedIndicator):
 class RegressionTask(AskedIndicator):
     """One regression task; its context is all of Table E but its target."""
 
-    target: Annotated[str, _among("target", tuple(TOLERANCES))]
+    target: Annotated[str, _among(tuple(TOLERANCES))]
     tolerance: Number
-
-    @model_validator(mode="after")
-    def _of_the_paper(self) -> RegressionTask:
-        if self.tolerance != TOLERANCES[self.target]:
-            raise ValueError(
-                f"tolerance is {self.tolerance}; valid: Table F's {TOLERANCES[self.target]}"
-            )
-        if self.target in (*self.template.required, *self.template.used):
-            raise ValueError(f"template: the target is no evidence {self.target!r} for itself")
-        return self
 
 
 @dataclass(frozen=True)
@@ -233,23 +189,27 @@ def letter_directions(polarity: str, n_options: int) -> tuple[str, ...]:
     return (first, *[middle] * (n_options - 2), last)
 
 
-def load_indicators(path: Path | None = None) -> tuple[Indicator, ...]:
-    """The MCQ indicators in the table's order (pillar order); `path` reads another table. Raises
-    InputError."""
-    return _load(path)[0]
+@cache
+def load_indicators() -> tuple[Indicator, ...]:
+    """The MCQ indicators in the table's order (pillar order)."""
+    return _entries("mcq", Indicator)
 
 
-def load_regression_tasks(path: Path | None = None) -> tuple[RegressionTask, ...]:
-    """The regression tasks in the table's order; `path` reads another table. Raises InputError."""
-    return _load(path)[1]
+@cache
+def load_regression_tasks() -> tuple[RegressionTask, ...]:
+    """The regression tasks in the table's order."""
+    return _entries("regression", RegressionTask)
 
 
-def indicator(slug: str) -> Indicator:
-    """One MCQ indicator by slug; an unknown slug lists the valid ones."""
-    table = {entry.slug: entry for entry in load_indicators()}
-    if slug not in table:
-        raise InputError(one_of("indicator", slug, table))
-    return table[slug]
+def _entries(section: str, kind: type[Q]) -> tuple[Q, ...]:
+    """A section of the packaged table. Raises pydantic's ValidationError, which names the entry and
+    every wrong field."""
+    default = {"family": ""} if kind is Indicator else {}
+    entries = {
+        slug: {"slug": slug, **dict.fromkeys(default, slug), **fields}
+        for slug, fields in packaged_yaml("indicators.yaml")[section].items()
+    }
+    return tuple(TypeAdapter(dict[str, kind]).validate_python(entries).values())  # type: ignore[valid-type]
 
 
 def _quantile_edges(
@@ -294,29 +254,3 @@ def _labels(entry: Indicator, edges: tuple[float, ...]) -> tuple[str, ...]:
     middle = [f"{low} to under {high}" for low, high in zip(first, shown[1:], strict=False)]
     last = shown[-1] if edges[-1] == entry.limits[1] else f"{shown[-1]} or more"
     return (f"below {shown[0]}", *middle, last)
-
-
-@cache
-def _load(path: Path | None) -> tuple[tuple[Indicator, ...], tuple[RegressionTask, ...]]:
-    path = path or packaged("data", "indicators.yaml")
-    table = formats.load(path, InputError, _COMPARE)
-    if not isinstance(table, dict) or set(table) != {task.value for task in Task}:
-        raise InputError(f"{path}: wants exactly the sections mcq and regression; {_COMPARE}")
-
-    def entries(task: Task, kind: type[Q]) -> tuple[Q, ...]:
-        fields_by_slug: dict[str, Any] = table[task.value]
-        if not isinstance(fields_by_slug, dict) or not fields_by_slug:
-            raise InputError(f"{path}: section {task} holds no entries; {_COMPARE}")
-        return tuple(
-            formats.parse(
-                {"slug": slug, **({"family": slug} if task is Task.MCQ else {}), **fields}
-                if isinstance(fields, dict)
-                else fields,
-                kind,
-                f"{path}: {task}.{slug}",
-                InputError,
-            )
-            for slug, fields in fields_by_slug.items()
-        )
-
-    return entries(Task.MCQ, Indicator), entries(Task.REGRESSION, RegressionTask)

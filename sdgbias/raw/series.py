@@ -22,7 +22,7 @@ import pandas as pd
 from sdgbias.errors import InputError
 from sdgbias.files import packaged_yaml
 from sdgbias.raw.clusters import countries
-from sdgbias.raw.text_tables import read_text
+from sdgbias.raw.text_tables import numbers, read_text, refuse, years
 
 COLUMNS = ("series", "iso3", "region", "stratum", "year", "value", "source")
 REGIONS_FILE = "gdl_regions.csv"
@@ -88,13 +88,9 @@ def read_gdl_regions(folder: Path) -> pd.DataFrame:
         return pd.DataFrame(columns=names, dtype="str").astype({"adm1dhs": "int32"})
     table = read_text(path, names)
     unknown = table["cname"][~table["cname"].isin(countries()["cname"])]
-    _refuse(path, unknown, "DHS codes such as NM (Namibia)")
-    number = pd.to_numeric(table["adm1dhs"], errors="coerce")
-    if number.isna().any():
-        raise InputError(
-            f"{path}: adm1dhs {table['adm1dhs'][number.isna()].iloc[0]!r} is no number; use the"
-            " survey's region codes"
-        )
+    refuse(path, unknown, "DHS codes such as NM (Namibia)")
+    number = numbers(table["adm1dhs"])
+    refuse(path, table["adm1dhs"][number.isna()], "the survey's region codes, which are numbers")
     table["adm1dhs"] = number.astype("int32")
     table["gdl_region"] = table["gdl_region"].str.lower()
     table = table.drop_duplicates()
@@ -161,13 +157,11 @@ def _tidy(path: Path, raw: pd.DataFrame, series: str, source: str) -> pd.DataFra
     """(iso3, region, stratum, year text, value text) -> COLUMNS, without other countries and
     missing values."""
     frame = raw[raw["iso3"].isin(set(countries()["iso3"]))].copy()
-    text = frame["value"].astype(object)
-    value = pd.to_numeric(text, errors="coerce").astype(float)
+    text, year = frame["value"], years(frame["year"])
+    value = numbers(text)
     blank = text.str.lower().isin(_MISSING)
-    _refuse(path, text[~np.isfinite(value) & ~blank], "numbers")
-    first = frame["year"].str.extract(r"^(\d{4})(?:\.0|[-/–]\d{2,4})?$")[0]
-    year = pd.to_numeric(first, errors="coerce")
-    _refuse(path, frame["year"][year.isna()], "years such as 2016 or 2016-2017")
+    refuse(path, text[~np.isfinite(value) & ~blank], "numbers")
+    refuse(path, frame["year"][year.isna()], "years such as 2016 or 2016-2017")
     # a span counts for its first year
     spans = frame["year"].mask(frame["year"].str.fullmatch(r"\d{4}(\.0)?"), "")
     frame["year"], frame["value"] = year.astype("int64"), value
@@ -175,14 +169,6 @@ def _tidy(path: Path, raw: pd.DataFrame, series: str, source: str) -> pd.DataFra
     frame["source"] = [f"{source} ({span})" if span else source for span in spans]
     frame = frame[value.notna() & (value != -9.0)]
     return frame[list(COLUMNS)]
-
-
-def _refuse(path: Path, bad: pd.Series, wants: str) -> None:
-    if len(bad):
-        raise InputError(
-            f"{path}: {bad.name} {bad.iloc[0]!r} in {len(bad)} row(s); wants {wants}; correct or"
-            " remove the rows"
-        )
 
 
 def _unsd(folder: Path) -> Iterator[pd.DataFrame]:
@@ -196,8 +182,8 @@ def _unsd(folder: Path) -> Iterator[pd.DataFrame]:
             table = read_text(path, names)
             for column, values in accepted.items():
                 table = table[table[column].isin(values)]
-            area = pd.to_numeric(table["geo_area"], errors="coerce")
-            _refuse(path, table["geo_area"][area.isna()], "UN M49 numbers such as 404 (Kenya)")
+            area = numbers(table["geo_area"])
+            refuse(path, table["geo_area"][area.isna()], "UN M49 numbers such as 404 (Kenya)")
             # 1 (World) and other aggregates have no country and leave here
             table["iso3"] = area.map(m49)
             table["stratum"] = table["location"].map(STRATA) if by_place else "all"
@@ -286,10 +272,10 @@ def _tidies(folder: Path) -> Iterator[pd.DataFrame]:
                 f"{path}: unknown series {unknown[0]!r}; valid: {', '.join(sorted(SERIES))}"
             )
         other = table["stratum"][~table["stratum"].isin(STRATA.values())]
-        _refuse(path, other, "all, urban or rural")
+        refuse(path, other, "all, urban or rural")
         table["iso3"], table["region"] = table["iso3"].str.upper(), table["region"].str.lower()
         other = table["iso3"][~table["iso3"].str.fullmatch("[A-Z]{3}")]
-        _refuse(path, other, "ISO-3 codes such as KEN, not UN M49 numbers or DHS codes")
+        refuse(path, other, "ISO-3 codes such as KEN, not UN M49 numbers or DHS codes")
         tidy = _tidy(path, table, "", "")
         rows = table.loc[tidy.index]
         origin = (rows["source"] + tidy["source"]).str.strip()

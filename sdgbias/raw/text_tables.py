@@ -1,12 +1,14 @@
-"""CSV files of other people as text: no cell is guessed to be a number or missing."""
+"""Tables of other people as text: CSV files, of which no cell is guessed to be a number or missing,
+their years and numbers, and the refusal of a file in one line."""
 
 from __future__ import annotations
 
 import gzip
+import warnings
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pandas as pd
 
@@ -18,23 +20,29 @@ def read_text(
     columns: Sequence[str] = (),
     again: str = "download it again",
     optional: Sequence[str] = (),
+    whole_lines: bool = False,
 ) -> pd.DataFrame:
     """The named columns, and the optional ones that are there (no ``columns``: every column), as
     stripped text, '' missing (pandas' default would take Namibia's 'NA' for missing).
 
     UTF-8, else Windows-1252, and commas, else semicolons or tabs, whichever tool saved the file
-    last; numbers keep their decimal commas. Raises InputError for a file that
-    is no CSV or lacks one of ``columns``; ``again``: what to do about it.
+    last; numbers keep their decimal commas. ``whole_lines``: a line of more cells than the header
+    has is a fault, too. Raises InputError for a file that is no CSV or lacks one of ``columns``;
+    ``again``: what to do about it.
     """
     if path.exists() and not path.is_file():  # a pipe may never end
         raise InputError(f"{path}: no regular file; {again}")
     try:
-        mark = separator(path)
-        try:
-            table = _read(path, mark, encoding="utf-8-sig")
-        except UnicodeDecodeError:
-            table = _read(path, mark, encoding="cp1252", encoding_errors="replace")
-    except (ValueError, OSError, EOFError, zlib.error) as error:  # the last two: a .gz cut short
+        with warnings.catch_warnings():
+            warnings.simplefilter("error" if whole_lines else "ignore", pd.errors.ParserWarning)
+            form: dict[str, Any] = {"sep": separator(path), "dtype": str, "keep_default_na": False}
+            try:
+                table = pd.read_csv(path, encoding="utf-8-sig", index_col=False, **form)
+            except UnicodeDecodeError:
+                form |= {"encoding": "cp1252", "encoding_errors": "replace"}
+                table = pd.read_csv(path, index_col=False, **form)
+    # the last three: a .gz that is cut short, and a line that is too long
+    except (ValueError, OSError, EOFError, zlib.error, pd.errors.ParserWarning) as error:
         cause = str(error).strip().splitlines()[0]
         raise InputError(f"{path} is no readable CSV ({cause}); {again}") from error
     table.columns = table.columns.astype("str").str.strip()
@@ -49,19 +57,44 @@ def read_text(
     return table.fillna("").apply(lambda column: column.str.strip())
 
 
-def read_replacing(source: Path | IO[bytes], mark: str) -> pd.DataFrame:
-    """Every column as text, as it is written; what isn't UTF-8 is replaced. For files of which only
-    ASCII is used. ``mark``: their `separator`. Raises pandas' own errors."""
-    return _read(source, mark, encoding="utf-8-sig", encoding_errors="replace")
-
-
-def _read(source: Path | IO[bytes], mark: str, **how: Any) -> pd.DataFrame:
-    return pd.read_csv(source, sep=mark, dtype=str, keep_default_na=False, index_col=False, **how)
-
-
 def separator(path: Path) -> str:
     """What separates the columns of a CSV file (perhaps .gz): a comma, or where its first line has
-    none, a semicolon or a tab. Raises OSError, EOFError, zlib.error."""
+    none, a semicolon or a tab. Raises OSError, EOFError, zlib.error, and ValueError for a file that
+    begins with zero bytes."""
     with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-        first = file.readline()
+        first = file.readline(2**20)
+    if b"\0" in first:
+        raise ValueError("it holds zero bytes; UTF-16 or no text at all")
     return next((mark for mark in (",", ";", "\t") if mark.encode() in first), ",")
+
+
+def find_column(path: Path, table: pd.DataFrame, what: str, names: Sequence[str]) -> str:
+    """The first of ``names`` that is a column, ignoring case. Raises InputError without any."""
+    columns = {name.lower(): name for name in table.columns}
+    for name in names:
+        if name.lower() in columns:
+            return columns[name.lower()]
+    raise InputError(
+        f"{path}: no column for the {what}; name it {' or '.join(names)}; found:"
+        f" {', '.join(table.columns)}"
+    )
+
+
+def refuse(path: Path, bad: pd.Series, wants: str) -> None:
+    """InputError that names the column and the first of its ``bad`` cells; nothing without any."""
+    if len(bad):
+        raise InputError(
+            f"{path}: {bad.name} {bad.iloc[0]!r} in {len(bad)} row(s); wants {wants}; correct or"
+            " remove the rows"
+        )
+
+
+def numbers(column: pd.Series) -> pd.Series:
+    """As float64, NaN for what is no number."""
+    return pd.to_numeric(column, errors="coerce").astype(float)
+
+
+def years(column: pd.Series) -> pd.Series:
+    """2016 of '2016', '2016.0' and '2016-2017', as float64; NaN for anything else."""
+    first = column.str.extract(r"^(\d{4})(?:\.0+|\s?[-/\u2013]\s?\d{2,4})?$")[0]
+    return numbers(first)

@@ -23,7 +23,7 @@ from sdgbias.errors import (
     UsageError,
 )
 from sdgbias.progress import Progress, silent
-from sdgbias.raw.images.image_store import ImageReader
+from sdgbias.raw.images.shards import ImageReader
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.scoring.parity import require_agreement
 from sdgbias.scoring.run_id import run_id

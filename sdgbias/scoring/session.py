@@ -16,7 +16,7 @@ from sdgbias.engines import Backend
 from sdgbias.engines.agreement import TOLERANCES
 from sdgbias.errors import NoScores, NotAnswerable
 from sdgbias.progress import Progress, silent
-from sdgbias.raw.images.image_store import ImageReader
+from sdgbias.raw.images.shards import ImageReader
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.scoring import admission
 from sdgbias.scoring.cache import TIMED, ScoreCache

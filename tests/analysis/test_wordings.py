@@ -10,9 +10,9 @@ import pytest
 from sdgbias.analysis.rows import AnalysisSettings
 from sdgbias.analysis.studies.table import STUDIES
 from sdgbias.methods import stats
-from sdgbias.raw.indicators import indicator
 from sdgbias.suites.paraphrases import VIEWS
 from tests.builders.analysis_run import mcq_cell, one, run_of
+from tests.builders.item_tables import indicator
 
 A, B, C = [3.0, 0.0, 0.0], [0.0, 3.0, 0.0], [0.0, 0.0, 3.0]
 NOT_ASKED = [np.nan] * 3

@@ -14,9 +14,9 @@ from sdgbias.raw.synthetic import write_sample
 
 def test_few_pictures_start_no_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[int] = []
-    drawn = image_store._run
+    run = image_store._run
     monkeypatch.setattr(
-        image_store, "_run", lambda shards, n: started.append(n) or drawn(iter(shards), 1)
+        image_store, "_run", lambda draw, shards, n: started.append(n) or run(draw, shards, 1)
     )
     monkeypatch.setattr(build.os, "cpu_count", lambda: 4)
     write_sample(tmp_path / "raw", 3, 5)

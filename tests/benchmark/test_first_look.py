@@ -11,7 +11,7 @@ import pytest
 from sdgbias import suites
 from sdgbias.benchmark.first_look import first_look
 from sdgbias.errors import InputError
-from sdgbias.raw.images.image_store import ImageReader
+from sdgbias.raw.images.shards import ImageReader
 
 
 def ids(folder: Path, kind: str) -> set[int]:

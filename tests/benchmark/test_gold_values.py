@@ -9,8 +9,7 @@ import pandas as pd
 import pytest
 
 from sdgbias.benchmark.items import lookup_values
-from sdgbias.raw.indicators import indicator
-from tests.builders.item_tables import build_items, make_clusters, make_images, row
+from tests.builders.item_tables import build_items, indicator, make_clusters, make_images, row
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 

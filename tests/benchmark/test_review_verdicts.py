@@ -15,7 +15,7 @@ from sdgbias.benchmark.review.template_sheets import (
     write_template_sheets,
 )
 from sdgbias.benchmark.review.verdicts import COLUMNS, read_verdicts, written_in
-from sdgbias.raw.indicators import indicator
+from tests.builders.item_tables import indicator
 from tests.builders.refusals import Refusal
 
 HEADER = ",".join(COLUMNS)

@@ -13,10 +13,15 @@ import pandas as pd
 from sdgbias.benchmark import items
 from sdgbias.benchmark.item_columns import LABELS
 from sdgbias.raw.clusters import countries
-from sdgbias.raw.indicators import load_indicators
+from sdgbias.raw.indicators import Indicator, load_indicators
 from sdgbias.types import QUARANTINE_COLUMNS, Task
 
 CODES = ("AL", "KE", "NM", "NI", "BF")
+
+
+def indicator(slug: str) -> Indicator:
+    """An MCQ indicator of the package's table."""
+    return next(entry for entry in load_indicators() if entry.slug == slug)
 
 
 def make_clusters(codes: tuple[str, ...] = CODES, each: int = 6) -> pd.DataFrame:

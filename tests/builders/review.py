@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from sdgbias.raw.images.image_store import pending_index, store_images
+from sdgbias.raw.images.shards import pending_index, store_images
 from tests.builders.item_tables import CODES, build_items, make_clusters, make_series
 
 

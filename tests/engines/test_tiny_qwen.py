@@ -11,7 +11,7 @@ import pytest
 from sdgbias.benchmark.people import build_people
 from sdgbias.engines import Backend, load
 from sdgbias.raw.facet import CLASSES
-from sdgbias.raw.images.image_store import ImageReader
+from sdgbias.raw.images.shards import ImageReader
 from sdgbias.raw.synthetic.latent import DEFAULT_COUNTRIES
 from sdgbias.raw.synthetic.schematic_people import write_people_sample
 from sdgbias.registry import entries

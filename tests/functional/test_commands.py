@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 
 from sdgbias import __version__, store
 from sdgbias.cli import app, project
-from sdgbias.cli.app import PANELS
-from sdgbias.cli.options import say_json
+from sdgbias.cli.application import PANELS
+from sdgbias.cli.options import print_json
 from sdgbias.files import packaged_yaml
 from sdgbias.nightly.plan import benchmarks_of
 from sdgbias.report.build import write_report
@@ -166,7 +166,7 @@ def test_the_other_commands_print_json_alone(results: Path, tmp_path: Path) -> N
 
 def test_what_json_has_no_word_for(capsys: pytest.CaptureFixture[str]) -> None:
     table = pd.DataFrame({"a": [1, 2], "b": [0.5, float("nan")], "c": [pd.Timestamp(0), pd.NaT]})
-    say_json({"table": table, "path": Path("x"), "list": [table["a"].to_numpy()]})
+    print_json({"table": table, "path": Path("x"), "list": [table["a"].to_numpy()]})
     assert json.loads(capsys.readouterr().out) == {
         "table": [
             {"a": 1, "b": 0.5, "c": "1970-01-01 00:00:00"},

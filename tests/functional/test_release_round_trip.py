@@ -15,7 +15,7 @@ from sdgbias.benchmark.release.export import export
 from sdgbias.benchmark.release.import_ import import_
 from sdgbias.benchmark.release.records import PARTS, stem
 from sdgbias.errors import InputError, UsageError
-from sdgbias.raw.images.image_store import ImageReader, store_images
+from sdgbias.raw.images.shards import ImageReader, store_images
 
 
 def tree(folder: Path) -> dict[str, bytes]:

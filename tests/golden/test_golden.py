@@ -39,7 +39,7 @@ def test_stored_scores_give_the_golden_numbers(
     )
 
 
-@pytest.mark.parametrize("size", ["a thirtieth", pytest.param("full size", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", ["a thirtieth", pytest.param("full size", marks=pytest.mark.long)])
 def test_the_sample_gives_the_golden_questions(
     golden: ModuleType, size: str, tmp_path: Path
 ) -> None:

@@ -157,6 +157,15 @@ def test_equal_neighbours_are_one_plateau_and_thin_steps_none() -> None:
     assert best(Steps(np.array([1.0, 1.0]), np.array([0.3]))) is None
 
 
+def test_a_step_is_thin_by_its_share_of_the_line() -> None:
+    """The best value holds for two billionths of a line of length 1, far from zero."""
+    edges = np.array([100.0, 100.5, 100.5 + 2e-9, 101.0])
+
+    top = best(Steps(edges, np.array([0.2, 0.9, 0.5])))
+
+    assert top is not None and top.value == 0.9
+
+
 def test_views_that_agree_leave_whole_ranges_as_plateaus() -> None:
     """Identical views: scores are (1 - alpha_i - beta) log p, degenerate slopes; and a payoff that
     no choice changes."""

@@ -9,7 +9,8 @@ import pytest
 
 from sdgbias.errors import UsageError
 from sdgbias.raw.images.composite import open_picture
-from sdgbias.raw.images.image_store import ImageReader, ImageSettings, StoredImages, render_store
+from sdgbias.raw.images.image_store import ImageSettings, StoredImages, render_store
+from sdgbias.raw.images.shards import ImageReader
 from tests.builders.raw_folder import ONE, jpeg, make_photo, make_tile, put_photo, put_tile
 
 

@@ -11,8 +11,8 @@ import pytest
 from sdgbias.errors import InputError
 from sdgbias.raw.images import image_store as imagestore
 from sdgbias.raw.images.composite import MASKED, open_picture, panels
-from sdgbias.raw.images.image_store import ImageReader, ImageSettings, StoredImages, render_store
-from sdgbias.raw.images.shards import RECORDS, store_images
+from sdgbias.raw.images.image_store import ImageSettings, StoredImages, render_store
+from sdgbias.raw.images.shards import RECORDS, ImageReader, store_images
 from tests.builders.processes import children, end
 from tests.builders.raw_folder import (
     ONE,

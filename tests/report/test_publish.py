@@ -18,8 +18,7 @@ from sdgbias import store
 from sdgbias.errors import InfrastructureError, InputError, StoreError, UsageError
 from sdgbias.raw.images.shards import ImageReader
 from sdgbias.report import publish
-from sdgbias.report.publish import PublishedFile
-from sdgbias.report.publish.publication import Publication, plan
+from sdgbias.report.publish import Publication, PublishedFile, plan
 from tests.builders.commands import ok, refused
 from tests.builders.hub_uploads import taking_uploads
 from tests.builders.published_run import publish_answers

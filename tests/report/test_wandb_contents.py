@@ -51,13 +51,14 @@ def test_no_secret_and_no_path_of_this_machine_gets_out() -> None:
     }
     record = {
         "run_id": "r",
+        "night": NIGHT,
         "config": json.dumps({"draws": 5, "spec": spec, "sdgbias": "0.1.0"}),
         "finished_at": None,
         "started_at": datetime(2026, 11, 21, 3),
         "seconds": float("nan"),
     }
     params = pd.DataFrame(columns=["task", "test", "alpha", "lambda_kl", "beta", "tau"])
-    config = log.config(record, NIGHT, params)
+    config = log.config(record, params)
     text = json.dumps(config)
     for leak in ("/secret/place", 'abc"', "xyz", "correcthorse", "sk-0123", "hf_0123"):
         assert leak not in text, leak

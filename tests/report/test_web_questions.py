@@ -14,10 +14,11 @@ from starlette.testclient import TestClient
 from sdgbias import store
 from sdgbias.analysis import analyse, outcomes
 from sdgbias.methods import stats
-from sdgbias.raw.indicators import indicator, letter_directions
+from sdgbias.raw.indicators import letter_directions
 from sdgbias.report.pages import compare, question, questions
 from sdgbias.report.reader import Results
 from sdgbias.types import Task
+from tests.builders.item_tables import indicator
 from tests.builders.web_pages import BEFORE, RUN, text
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +22,19 @@ PROMPTS = [
 ]
 
 
-def test_scores_equal_those_of_transformers(tmp_path: Path) -> None:
+@pytest.fixture
+def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The temporary folder of this process and its children, with a path short enough for
+    sockets."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield Path(folder)
+
+
+def test_scores_equal_those_of_transformers_and_nothing_stays_behind(
+    tmp_path: Path, temporary: Path
+) -> None:
     if not has_vllm():
         pytest.skip("vLLM has an environment of its own: make vllm")
     from sdgbias.engines.hf.engine import HuggingFace
@@ -41,6 +55,8 @@ def test_scores_equal_those_of_transformers(tmp_path: Path) -> None:
     engine = VLLM(spec, tmp_path)
     ours = engine.candidate_scores(PROMPTS)
     engine.close()
+    left = [path.name for path in temporary.iterdir() if not path.name.startswith("sdgbias-vllm-")]
+    assert left == [], "what vLLM leaves is in the folder that goes with the server"
     bare = replace(spec, backend="hf", options={})
     theirs = HuggingFace(bare, tmp_path).candidate_scores(PROMPTS)
     for one, two, prompt in zip(ours.logits, theirs.logits, PROMPTS, strict=True):

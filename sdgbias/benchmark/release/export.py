@@ -40,7 +40,7 @@ from sdgbias.errors import InputError
 from sdgbias.files import confine, json_object, packaged_sql, write_atomically, write_json, writing
 from sdgbias.progress import Progress, each, silent
 from sdgbias.raw.images.composite import encode_png
-from sdgbias.raw.images.image_store import ImageReader
+from sdgbias.raw.images.shards import ImageReader
 from sdgbias.types import Task
 
 #: The files of a part: its records, and the inputs of a model runner with the picture and without.

@@ -59,9 +59,8 @@ from sdgbias.progress import Progress, each, silent
 from sdgbias.raw.clusters import ID_PATTERN, LABELS, UNKNOWN_ADM1, countries
 from sdgbias.raw.images import near_duplicates
 from sdgbias.raw.images.composite import MAX_PIXELS, open_picture
-from sdgbias.raw.images.image_store import store_images
 from sdgbias.raw.images.named import find_picture
-from sdgbias.raw.images.shards import image_id
+from sdgbias.raw.images.shards import image_id, store_images
 from sdgbias.raw.indicators import load_indicators, load_regression_tasks
 from sdgbias.types import (
     CONTEXT_NAMES,

@@ -33,7 +33,7 @@ from sdgbias.files import (
 )
 from sdgbias.progress import Progress, each, silent
 from sdgbias.raw.images.composite import encode_jpeg, open_picture
-from sdgbias.raw.images.image_store import ImageReader
+from sdgbias.raw.images.shards import ImageReader
 from sdgbias.types import LETTERS, TESTS, ContextTest, Task
 
 SIDE, QUALITY = 800, 85

@@ -19,7 +19,7 @@ from PIL import Image
 from sdgbias.errors import InputError
 from sdgbias.files import FileError, confine
 from sdgbias.raw.images.composite import open_picture, opened
-from sdgbias.raw.text_tables import read_text
+from sdgbias.raw.text_tables import find_column, read_text
 from sdgbias.types import QUARANTINE_COLUMNS
 
 IMAGERY = Path("mapillary") / "imagery"
@@ -308,19 +308,11 @@ def read_metadata(path: Path) -> pd.DataFrame:
     """A metadata table as text: photo_id, cluster_id, and lat, lon, path where it has them. Ids
     exceed 2**53. Raises InputError for a file that can't be read or lacks one of the ids."""
     table = read_text(path)
-    present = {name.lower(): name for name in table.columns}
-    named: dict[str, str] = {
-        present[name]: name for name in ("lat", "lon", "path") if name in present
+    named = {
+        find_column(path, table, "photo's id", ID_NAMES): "photo_id",
+        find_column(path, table, "cluster's DHSID_EA", CLUSTER_NAMES): "cluster_id",
     }
-    for name, what, usual in (
-        ("photo_id", "photo's id", ID_NAMES),
-        ("cluster_id", "cluster's DHSID_EA", CLUSTER_NAMES),
-    ):
-        column = next((present[n.lower()] for n in usual if n.lower() in present), None)
-        if column is None:
-            raise InputError(
-                f"{path}: no column for the {what}; name it {' or '.join(usual)}; found:"
-                f" {', '.join(table.columns)}"
-            )
-        named[column] = name
+    named |= {
+        name: name.lower() for name in table.columns if name.lower() in ("lat", "lon", "path")
+    }
     return table[list(named)].rename(columns=named)

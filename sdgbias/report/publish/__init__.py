@@ -10,28 +10,84 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sdgbias.errors import InfrastructureError, StoreError, UsageError, first_line
-
-Chunks = Callable[[], Iterator[bytes]]
-DATASET = "dataset"
+from sdgbias import store
+from sdgbias.errors import InfrastructureError, SdgbiasError, UsageError, first_line
+from sdgbias.files import writable
+from sdgbias.report.publish import dataset, every_eval_ever, model_card, runs
+from sdgbias.report.publish.runs import PublishedFile
+from sdgbias.suites import newest_runs
 
 
 @dataclass(frozen=True)
-class PublishedFile:
-    """``path``: relative, with '/'. ``estimate``: bytes, for files that take long to make; 0 where
-    a dry run makes the file to know its size."""
+class Publication:
+    """licences: of what -> its licence. withheld: sentences."""
 
-    path: str
-    chunks: Chunks
-    estimate: int = 0
+    files: tuple[PublishedFile, ...]
+    licences: dict[str, str]
+    withheld: tuple[str, ...]
 
-    def size(self) -> int:
-        return self.estimate or sum(map(len, self.chunks()))
+
+def plan(
+    results: Path, folder: Path, formats: Sequence[str], run_ids: Sequence[str] | None, name: str
+) -> Publication:
+    """``folder``: the benchmark; ``run_ids``: None for the newest of each measured model;
+    ``name``: OWNER/NAME of the dataset on the hub, or ''. Raises UsageError (unknown run, nothing
+    to publish), InputError, StoreError."""
+    files: list[PublishedFile] = []
+    withheld: list[str] = []
+    benchmark: dataset.Benchmark | None = None
+    try:
+        benchmark = dataset.read(folder)
+    except SdgbiasError:
+        if dataset.DATASET in formats and folder.exists():
+            raise
+        if dataset.DATASET in formats:
+            withheld.append(f"the dataset: no benchmark at {folder}; name one with --benchmark")
+    licences = {} if benchmark is None else {f"benchmark {benchmark.id}": benchmark.licence}
+    for source, ids in benchmark.withheld.items() if benchmark else ():
+        withheld.append(
+            f"{len(ids):,} questions, and answers to them, from {source}: its terms don't allow"
+            " passing them on"
+        )
+    if benchmark is not None and dataset.DATASET in formats:
+        files += dataset.files(benchmark)
+        withheld.append("coordinates, raw series and quarantined rows of the benchmark")
+    chosen, planted = _chosen(results, run_ids) if set(formats) - {dataset.DATASET} else ([], [])
+    loaded = [runs.load(results, run_id, folder, benchmark) for run_id in chosen]
+    withheld += planted
+    licences |= {f"model {r.model}": str(r.spec.get("licence") or "unknown") for r in loaded}
+    for run in loaded if "every-eval-ever" in formats else ():
+        files += every_eval_ever.files(run)
+        if run.no_answers:
+            withheld.append(f"single answers of {run.run_id}: {run.no_answers}")
+        if n := sum(not number.better for number in run.numbers):
+            withheld.append(
+                f"{n:,} numbers of {run.run_id} from every-eval-ever, which asks whether lower"
+                " is better: of these, neither is"
+            )
+    if "model-card" in formats:
+        for model in dict.fromkeys(run.model for run in loaded):
+            files += model_card.files([run for run in loaded if run.model == model], name)
+        if loaded and not name:
+            withheld.append(".eval_results: they name the dataset on the hub; give --dataset")
+    if not files:
+        raise UsageError("; ".join(["nothing to publish", *withheld]))
+    return Publication(tuple(files), licences, tuple(withheld))
+
+
+def _chosen(results: Path, run_ids: Sequence[str] | None) -> tuple[list[str], list[str]]:
+    """(run ids, a sentence if planted runs were left out)."""
+    if run_ids:
+        return list(dict.fromkeys(run_ids)), []
+    newest = newest_runs(results, per_benchmark=True)
+    sql = "SELECT run_id FROM runs WHERE provenance = 'planted' AND list_contains(?, run_id)"
+    planted = set(store.query(results, sql, [newest])["run_id"])
+    note = f"{len(planted)} planted runs, which measure no model: name them with --run"
+    return [run for run in newest if run not in planted], [note] if planted else []
 
 
 def write(files: Sequence[PublishedFile], out: Path) -> list[tuple[str, int]]:
@@ -42,24 +98,17 @@ def write(files: Sequence[PublishedFile], out: Path) -> list[tuple[str, int]]:
     part = out.with_name(f".{out.name}.{os.getpid()}.part")
     written = []
     try:
-        for file in files:
-            path = part / file.path
-            path.parent.mkdir(parents=True, exist_ok=True)
-            size = 0
-            with path.open("wb") as target:
-                for chunk in file.chunks():
-                    size += target.write(chunk)
-            written.append((file.path, size))
-        if files:
-            part.replace(out)
-    except OSError as error:
-        raise StoreError(
-            f"{out}: can't be written ({error.strerror or error}); free the disk or name another"
-            " folder with --write"
-        ) from None
+        with writable(out, "free the disk or name another folder with --write"):
+            for file in files:
+                path = part / file.path
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with path.open("wb") as target:
+                    target.writelines(file.chunks())
+                written.append((file.path, path.stat().st_size))
+            if files:
+                part.replace(out)
     finally:
-        with suppress(OSError):
-            shutil.rmtree(part, ignore_errors=True)
+        shutil.rmtree(part, ignore_errors=True)
     return written
 
 

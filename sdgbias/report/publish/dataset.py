@@ -27,7 +27,7 @@ from sdgbias.benchmark.card.figures import source_ids
 from sdgbias.errors import InputError, UsageError
 from sdgbias.files import json_object, reading
 from sdgbias.raw.images.shards import FOLDER, ImageReader
-from sdgbias.report.publish import DATASET, PublishedFile
+from sdgbias.report.publish.runs import PublishedFile
 from sdgbias.types import TESTS, Task
 
 COLUMNS = (
@@ -36,6 +36,7 @@ COLUMNS = (
     *("polarity", "question", "option_a", "option_b", "option_c", "answer", "split_place"),
     *("modalities", "photo_id"),
 )
+DATASET = "dataset"
 SPLITS = {"val": "validation", "test": "test"}
 _PER_FILE = 1_000
 _PER_GROUP = 50

@@ -18,8 +18,7 @@ from typing import Any
 from sdgbias import store
 from sdgbias.files import packaged_sql
 from sdgbias.report import labels
-from sdgbias.report.publish import PublishedFile
-from sdgbias.report.publish.runs import LEVEL, Number, PublishedRun
+from sdgbias.report.publish.runs import LEVEL, Number, PublishedFile, PublishedRun
 
 SCHEMA = "0.3.0"
 _SIGNED = ("accuracy_gain", "disparity")

@@ -14,8 +14,7 @@ import yaml
 
 from sdgbias import templates
 from sdgbias.report import labels
-from sdgbias.report.publish import PublishedFile
-from sdgbias.report.publish.runs import LEVEL, Number, PublishedRun
+from sdgbias.report.publish.runs import LEVEL, Number, PublishedFile, PublishedRun
 
 #: What a leaderboard compares: one number for each task.
 HEADLINES = {"accuracy": "mcq", "interval_accuracy": "regression"}

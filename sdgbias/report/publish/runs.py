@@ -1,20 +1,38 @@
-"""What the formats share: a run, its numbers, and why its answers stay where they are."""
+"""What the formats share: a file to write, a run, its numbers, and why its answers stay where they
+are."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sdgbias import __version__, store, suites
 from sdgbias.errors import UsageError
 from sdgbias.files import packaged_sql
 from sdgbias.report import labels
-from sdgbias.report.publish.dataset import Benchmark
+
+if TYPE_CHECKING:
+    from sdgbias.report.publish.dataset import Benchmark
 
 LEVEL = 0.95
+Chunks = Callable[[], Iterator[bytes]]
+
+
+@dataclass(frozen=True)
+class PublishedFile:
+    """``path``: relative, with '/'. ``estimate``: bytes, for files that take long to make; 0 where
+    a dry run makes the file to know its size."""
+
+    path: str
+    chunks: Chunks
+    estimate: int = 0
+
+    def size(self) -> int:
+        return self.estimate or sum(map(len, self.chunks()))
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,12 @@ import os
 import re
 import shutil
 import sys
-from calendar import isleap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 import pyarrow.parquet as pq
@@ -45,6 +44,8 @@ NIGHT_YEAR = "night/year"
 MOST_ROWS = 250_000
 #: Backends whose models have no weights on the hub.
 _WEIGHTLESS = ("api", "planted", "planted-people")
+#: A run's row of ``runs``, with its ``night`` and ``outcome``, the model's row of that night.
+Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def log_night(
             run_id = str(outcome["run_id"])
             name = safe(f"{night}-{run_id}" if night else run_id)
             try:
-                record = _record(results, run_id)
+                record = _record(results, run_id) | {"night": night, "outcome": outcome}
                 has_tables = any(
                     mark["run_id"] == run_id and not mark["small"]
                     for other, mark in logged.items()
@@ -106,8 +107,7 @@ def log_night(
                     continue
                 # before W&B's client, which writes elsewhere where it can't write here
                 write_json(folder / LOGGED, logged, OTHER_DIR)
-                job = _Job(results, folder, night, name, record, outcome, small)
-                written, offline = _write(job, offline)
+                written, offline = _write(results, folder, name, record, small, offline)
                 logged[name] = mark
                 write_json(folder / LOGGED, logged, OTHER_DIR)
                 made.append(Logged(run_id, written, offline=offline if online() else ""))
@@ -178,53 +178,30 @@ def night_time(night: str, record: Mapping[Any, Any]) -> datetime:
 
 def axis(when: datetime) -> tuple[int, float]:
     """(step of the history: whole minutes since 1970 on the night's wall clock, decimal year)."""
-    minutes = int((when - datetime(1970, 1, 1)).total_seconds() // 60)
-    days = (when - datetime(when.year, 1, 1)).total_seconds() / 86_400
-    return minutes, round(when.year + days / (366 if isleap(when.year) else 365), 6)
+    begin, end = datetime(when.year, 1, 1), datetime(when.year + 1, 1, 1)
+    minutes = (when - datetime(1970, 1, 1)) // timedelta(minutes=1)
+    return minutes, round(when.year + (when - begin) / (end - begin), 6)
 
 
 # ----------------------------------------------------------------------
 # one W&B run
 
 
-@dataclass(frozen=True)
-class _Job:
-    """``record``: the run's row of ``runs``. ``outcome``: the model's row of the night. ``small``:
-    config, summary and history only."""
-
-    results: Path
-    folder: Path
-    night: str
-    name: str
-    record: Mapping[str, Any]
-    outcome: Mapping[str, Any]
-    small: bool
-
-    def rows(self, query: str) -> pd.DataFrame:
-        """The rows of a query of wandb.sql for this run and night."""
-        sql = packaged_sql("wandb.sql")[query]
-        values = {**self.record, "night": self.night}
-        return store.query(self.results, sql, {k: v for k, v in values.items() if f"${k}" in sql})
-
-
-def config(record: Mapping[Any, Any], night: str, params: pd.DataFrame) -> dict[str, Any]:
-    """The run's record, its settings, the model's entry without secrets, CADE's parameters, night
-    and versions, as plain values."""
+def config(record: Record, params: pd.DataFrame) -> dict[str, Any]:
+    """The run's record with its night, its settings, the model's entry without secrets, CADE's
+    parameters and versions, as plain values."""
     plain = {
-        k: f"{v.isoformat()}Z" if isinstance(v, datetime) else None if v != v else v
-        for k, v in record.items()
-        if k != "config"
+        name: f"{v.isoformat()}Z" if isinstance(v, datetime) else None if v != v else v
+        for name, v in record.items()
+        if name not in ("config", "outcome")
     }
     settings = credentials.cleaned(json.loads(record["config"] or "{}"))
-    parameters = params.set_index(params["task"] + "/" + params["test"])
+    cade = params.set_index(params["task"] + "/" + params["test"])
+    cade = cade[["alpha", "lambda_kl", "beta", "tau"]]
     return plain | {
-        "night": night,
         "spec": settings.pop("spec", {}),
         "settings": settings,
-        "cade": {
-            name: row.dropna().to_dict()
-            for name, row in parameters[["alpha", "lambda_kl", "beta", "tau"]].iterrows()
-        },
+        "cade": {name: row.dropna().to_dict() for name, row in cade.iterrows()},
         "sdgbias_version": settings.get("sdgbias", ""),
         "logged_by": __version__,
     }
@@ -253,30 +230,52 @@ def gate_summary(verdicts: pd.Series) -> dict[str, float | int | str]:
     return {"gate/verdict": labels.worst(counts) or str(verdicts.iloc[0]), **by_name}
 
 
-def _write(job: _Job, offline: str) -> tuple[Path, str]:
-    """(folder of the run, why it is offline or ''). ``offline`` not empty: don't try the server."""
-    numbers, verdicts, params = job.rows("numbers"), job.rows("verdicts"), job.rows("params")
-    for old in job.folder.glob(f"wandb/offline-run-*-{job.name}"):
+def _write(
+    results: Path, folder: Path, name: str, record: Record, small: bool, offline: str
+) -> tuple[Path, str]:
+    """(folder of the run, why it is offline or ''). ``offline`` not empty: don't try the server.
+    ``small``: config, summary and history only."""
+    numbers = _rows(results, record, "numbers")
+    params, verdicts = _rows(results, record, "params"), _rows(results, record, "verdicts")
+    for old in folder.glob(f"wandb/offline-run-*-{name}"):
         shutil.rmtree(old)
-    run, offline = _init(job, params, offline)
-    facts = {f"night/{k}": v for k, v in job.outcome.items() if k != "run_id" and v is not None}
+    tags = [record["provenance"], record["suite"], *["unchanged"] * small]
+    settings = {
+        "id": name,
+        "name": f"{record['model']} {record['night']}".strip(),
+        "group": str(record["benchmark_id"]),
+        "dir": str(folder),
+        "config": config(record, params),
+        "tags": tags,
+    }
+    run, offline = _start(settings, offline)
+    facts = {
+        f"night/{k}": v for k, v in record["outcome"].items() if k != "run_id" and v is not None
+    }
     try:
         run.define_metric(NIGHT_YEAR)
         run.define_metric("*", step_metric=NIGHT_YEAR)
         run.summary.update(summary(numbers) | facts | gate_summary(verdicts["verdict"]))
         history: dict[str, Any] = summary(numbers[numbers["over_nights"]])
         history |= {k: v for k, v in facts.items() if not isinstance(v, str)}
-        step, history[NIGHT_YEAR] = axis(night_time(job.night, job.record))
-        if not job.small:
-            tables = {"metrics": job.rows("metrics"), "cade_params": params, "gate": verdicts}
+        step, history[NIGHT_YEAR] = axis(night_time(record["night"], record))
+        if not small:
+            metrics = _rows(results, record, "metrics")
+            tables = {"metrics": metrics, "cade_params": params, "gate": verdicts}
             history |= {title: _table(rows) for title, rows in tables.items() if len(rows)}
         run.log(history, step=step)
         written = Path(run.dir).parent
-        if not job.small:
-            _log_artifacts(run, job, written / "artifacts", online=not offline)
+        if not small:
+            _log_artifacts(run, results, record, written / "artifacts", online=not offline)
     finally:
         run.finish()
     return written, offline
+
+
+def _rows(results: Path, record: Record, query: str) -> pd.DataFrame:
+    """The rows of a query of wandb.sql for this run and night."""
+    sql = packaged_sql("wandb.sql")[query]
+    return store.query(results, sql, {k: v for k, v in record.items() if f"${k}" in sql})
 
 
 def _table(rows: pd.DataFrame) -> Any:
@@ -287,42 +286,32 @@ def _table(rows: pd.DataFrame) -> Any:
     return wandb.Table(columns=list(rows), data=data)
 
 
-def _init(job: _Job, params: pd.DataFrame, offline: str) -> tuple[Any, str]:
+def _start(settings: Mapping[str, Any], offline: str) -> tuple[Any, str]:
+    """The W&B run, and why it is offline or ''."""
     import wandb
 
-    record = job.record
-
-    def start(mode: Literal["online", "offline"]) -> Any:
-        return wandb.init(
-            project=os.environ.get("WANDB_PROJECT") or PROJECT,
-            entity=os.environ.get("WANDB_ENTITY") or None,
-            id=job.name,
-            resume="allow" if mode == "online" else None,
-            name=f"{record['model']} {job.night}".strip(),
-            group=str(record["benchmark_id"]),
-            job_type="evaluate",
-            dir=str(job.folder),
-            mode=mode,
-            config=config(record, job.night, params),
-            tags=[record["provenance"], record["suite"], *["unchanged"] * job.small],
-            settings=wandb.Settings(
-                silent=True,
-                console="off",
-                disable_git=True,
-                x_disable_stats=True,
-                x_disable_meta=True,
-                x_save_requirements=False,
-                init_timeout=float(os.environ.get("WANDB_INIT_TIMEOUT") or 30),
-            ),
-        )
-
+    common = {
+        **settings,
+        "project": os.environ.get("WANDB_PROJECT") or PROJECT,
+        "entity": os.environ.get("WANDB_ENTITY") or None,
+        "job_type": "evaluate",
+        "settings": wandb.Settings(
+            silent=True,
+            console="off",
+            disable_git=True,
+            x_disable_stats=True,
+            x_disable_meta=True,
+            x_save_requirements=False,
+            init_timeout=float(os.environ.get("WANDB_INIT_TIMEOUT") or 30),
+        ),
+    }
     if not offline:
         try:
-            return start("online"), ""
+            return wandb.init(mode="online", resume="allow", **common), ""
         except wandb.Error as error:  # no answer, or the key is refused: the night goes on offline
             offline = first_line(error)
             wandb.teardown()  # the helper process still holds the run's id
-    return start("offline"), offline
+    return wandb.init(mode="offline", **common), offline
 
 
 @contextmanager
@@ -345,26 +334,28 @@ def service(folder: Path) -> Iterator[None]:
 # artifacts
 
 
-def _log_artifacts(run: Any, job: _Job, folder: Path, online: bool) -> None:
+def _log_artifacts(run: Any, results: Path, record: Record, folder: Path, online: bool) -> None:
     """Benchmark and model as inputs, scores as output. Offline the client doesn't know inputs: they
     are logged, and the run's config names them. Rows about people don't leave, weights neither."""
-    suite = suites.named(str(job.record["suite"]))
-    sql = "SELECT item_id FROM questions WHERE benchmark_id = ? ORDER BY task, item_id"
-    ids = store.query(job.results, sql, [job.record["benchmark_id"]])["item_id"].astype(str)
-    about = {k: job.record[k] or "" for k in ("benchmark_id", "suite", "licence")}
-    about |= {
+    ids = store.query(
+        results,
+        "SELECT item_id FROM questions WHERE benchmark_id = ? ORDER BY task, item_id",
+        [record["benchmark_id"]],
+    )["item_id"].astype(str)
+    about = _chosen(record, "benchmark_id", "suite", "licence") | {
         "rows": len(ids),
         "sha256_of_item_ids": hashlib.sha256("\n".join(ids).encode()).hexdigest(),
     }
-    leaves = not suite.private and len(ids) <= MOST_ROWS
-    benchmark = _artifact(job, folder, "dataset", about, ["questions"] if leaves else [])
-    for artifact in (benchmark, _model(job.record)):
+    leaves = not suites.named(str(record["suite"])).private and len(ids) <= MOST_ROWS
+    questions = _tables(results, record, "benchmark_id", ["questions"] if leaves else [], folder)
+    benchmark = _artifact(f"benchmark-{record['benchmark_id']}", "dataset", about, questions)
+    for artifact in (benchmark, _model(record)):
         _ = run.use_artifact(artifact) if online else run.log_artifact(artifact)
-    about = {k: job.record[k] or "" for k in ("run_id", "fingerprint")}
     details = ["scores", "decoded", "spoken", "predictions"]
-    scores = _artifact(job, folder, "scores", about, details)
-    if scores.metadata["files"]:  # none where retention has removed the details
-        aliases = [job.night] if job.night else []
+    if files := _tables(results, record, "run_id", details, folder):  # none after `store keep`
+        about = _chosen(record, "run_id", "fingerprint")
+        scores = _artifact(f"scores-{record['run_id']}", "scores", about, files)
+        aliases = [record["night"]] if record["night"] else []
         logged = run.log_artifact(scores, aliases=aliases)
         if online:
             logged.wait()
@@ -374,45 +365,49 @@ def _log_artifacts(run: Any, job: _Job, folder: Path, online: bool) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _artifact(
-    job: _Job, folder: Path, kind: str, metadata: Mapping[str, Any], tables: Sequence[str]
-) -> Any:
-    """An artifact with a Parquet file of each table that has rows. The same rows give the same
-    bytes: W&B recognises an artifact that it has by its digest."""
-    import wandb
+def _chosen(values: Record, *names: str) -> dict[str, Any]:
+    return {name: values.get(name) or "" for name in names}
 
-    name, key = ("benchmark", "benchmark_id") if kind == "dataset" else (kind, "run_id")
-    paths, rows = [], {}
+
+def _tables(
+    results: Path, record: Record, key: str, tables: Sequence[str], folder: Path
+) -> dict[Path, int]:
+    """Parquet file of each table that has rows -> their number. The same rows give the same bytes:
+    W&B recognises an artifact that it has by its digest."""
+    files = {}
     for table in tables:
         sql = f"SELECT * EXCLUDE ({key}) FROM {table} WHERE {key} = ? ORDER BY ALL"
-        content = store.arrow(job.results, sql, [job.record[key]])
+        content = store.arrow(results, sql, [record[key]])
         if content.num_rows:
             folder.mkdir(exist_ok=True)
-            paths.append(folder / f"{table}.parquet")
-            pq.write_table(content, paths[-1], compression="zstd")
-            rows[table] = content.num_rows
-    artifact = wandb.Artifact(
-        safe(f"{name}-{job.record[key]}", 128), kind, metadata={**metadata, "files": rows}
-    )
-    for path in paths:
+            path = folder / f"{table}.parquet"
+            pq.write_table(content, path, compression="zstd")
+            files[path] = content.num_rows
+    return files
+
+
+def _artifact(name: str, kind: str, about: Record, files: Mapping[Path, int]) -> Any:
+    import wandb
+
+    rows = {path.stem: n for path, n in files.items()}
+    artifact = wandb.Artifact(safe(name, 128), kind, metadata={**about, "files": rows})
+    for path in files:
         artifact.add_file(str(path), name=path.name, policy="immutable", skip_cache=True)
     return artifact
 
 
-def _model(record: Mapping[str, Any]) -> Any:
+def _model(record: Record) -> Any:
     """The repository at its revision, by address."""
     import wandb
 
     spec = credentials.cleaned(json.loads(record["config"] or "{}").get("spec", {}))
     repo, revision = str(spec.get("repo", "")), str(record["revision"] or "")
     on_hub = repo.count("/") == 1 and ":" not in repo and record["backend"] not in _WEIGHTLESS
-    address = (
-        f"https://huggingface.co/{repo}/tree/{revision}"
-        if on_hub
-        else f"sdgbias://{safe(repo or str(record['model']))}@{safe(revision)}"
-    )
-    about = {k: record[k] or "" for k in ("revision", "fingerprint", "backend", "provenance")}
-    about |= {k: spec.get(k, "") for k in ("repo", "dtype", "licence")}
+    address = f"sdgbias://{safe(repo or str(record['model']))}@{safe(revision)}"
+    if on_hub:
+        address = f"https://huggingface.co/{repo}/tree/{revision}"
+    about = _chosen(record, "revision", "fingerprint", "backend", "provenance")
+    about |= _chosen(spec, "repo", "dtype", "licence")
     artifact = wandb.Artifact(safe(f"model-{record['model']}", 128), "model", metadata=about)
     artifact.add_reference(address, name="weights", checksum=False)
     return artifact

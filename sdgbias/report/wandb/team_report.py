@@ -42,13 +42,6 @@ PLOTS = {
     },
 }
 _RUN = ("model", "suite", "provenance", "benchmark_id", "n_scored", "n_failed", "run_id")
-#: What W&B's client says -> our sentence.
-_REFUSALS = {
-    "not found": "W&B has no project {place}; send runs first: sdgbias wandb log with WANDB_API_KEY"
-    " set, or wandb sync",
-    "not logged in|api_key not configured": "not logged in to W&B: set WANDB_API_KEY (or run `wandb"
-    " login`), then again: sdgbias wandb report",
-}
 
 
 def write_markdown(results: Path, path: Path) -> Path:
@@ -175,12 +168,10 @@ def publish(results: Path, entity: str, project: str, folder: Path, *, draft: bo
             report.id = ids.get(key, "")
             report.save(draft=draft)
     except Exception as error:  # the client may raise anything: one line
-        for pattern, message in _REFUSALS.items():
-            if re.search(pattern, str(error)):
-                raise InfrastructureError(message.format(place=place)) from None
         line = first_line(error).replace(os.environ.get("WANDB_API_KEY") or "\0", "(key)")
         raise InfrastructureError(
-            f"no Report was made: {type(error).__name__}: {line}; nothing is lost, run this again"
+            f"no Report was made: {type(error).__name__}: {line}; it needs WANDB_API_KEY and the"
+            f" runs in {place} (sdgbias wandb log, or wandb sync), then again: sdgbias wandb report"
         ) from None
     again = f"the Report is at {report.url}; {log.OTHER_DIR}"
     write_json(folder / REPORTS, ids | {key: str(report.id)}, again)

@@ -64,11 +64,12 @@ def options(
     """How biased is a vision-language model about sustainable development, and how much of the bias
     can be removed?
 
-    A first run: make demo. Step by step: sample, build, evaluate, results, report.
+    For a first run, type `make demo` in a checkout. Step by step: sample, build, evaluate, results,
+    report.
 
-    Paths that many commands need come from their option, else from SDGBIAS_RESULTS,
-    SDGBIAS_BENCHMARK, SDGBIAS_RAW or SDGBIAS_REGISTRY, else from a project file: sdgbias.toml, here
-    or above, with lines such as results = "night.duckdb".
+    A path that many commands need is taken from its option, else from SDGBIAS_RESULTS,
+    SDGBIAS_BENCHMARK, SDGBIAS_RAW or SDGBIAS_REGISTRY, else from the project file sdgbias.toml in
+    this folder or above it, with lines such as results = "night.duckdb".
     """
     project.apply()
 
