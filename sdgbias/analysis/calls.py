@@ -16,7 +16,7 @@ from sdgbias.analysis.outcomes import TaskOutcome, units
 from sdgbias.analysis.rows import AnalysisSettings, row, table
 from sdgbias.analysis.run import RunData
 from sdgbias.methods import metrics, stats
-from sdgbias.methods.cade import Floats, Ints
+from sdgbias.methods.cade import Bools, Floats, Ints
 from sdgbias.suites.facet import NONE_RIGHT
 from sdgbias.suites.rows import FEWER
 
@@ -298,40 +298,48 @@ def disparity(b: Batch) -> Iterator[StudyRow]:
     known, groups = b.level.code >= 0, len(b.level.columns)
     if groups < 2:
         return
-    fewest = int(np.bincount(b.level.code[known], minlength=groups).min())
-    small = b.level.declared and fewest < b.level.smallest
     by_method: dict[object, Floats] = {}
     for s in b.samples:
         for name, given in ((s.columns["versus"], s.before), (s.columns["method"], s.values)):
             if given:
                 [values] = given.values()
                 by_method[name] = values[known]
-    none_right = {name for name, values in by_method.items() if not np.nansum(values)}
     at = {name: i for i, name in enumerate(by_method)}
-    means_of = stats.group_means(
-        np.stack(list(by_method.values()), axis=1),
-        b.level.code[known],
-        b.clusters[0][known],
-        draws=1 if small else b.settings.bootstrap,
-        seed=b.settings.seed,
-    )
+    fewest = int(np.bincount(b.level.code[known], minlength=groups).min())
+    small = b.level.declared and fewest < b.level.smallest
+    absent = {
+        name: FEWER if small else NONE_RIGHT
+        for name, values in by_method.items()
+        if small or not np.nansum(values)
+    }
+    means_of = None if small else _resampled(b, known, list(by_method.values()))
     for (group, other), reduction in _reductions(b.level).items():
-        of_each = stats.disparity(means_of, reduction)
+        of_each = None if means_of is None else stats.disparity(means_of, reduction)
         for s in b.samples:
             of, versus = s.columns["method"], s.columns["versus"]
-            found = of_each.take([at[of]])
-            if versus:
-                found = stats.disparity_change(of_each.take([at[versus]]), found)
-            e, p = found.estimate(), float(found.p[0])
-            if b.level.declared:  # of people: n is that of the smaller group
-                e = replace(e, n=fewest)
-            none = not small and not none_right.isdisjoint((of, versus))
-            if none or small:
-                e, p = stats.nothing(fewest), float("nan")
-            reason = NONE_RIGHT if none else FEWER
-            more: dict[str, Any] = {"missing_reason": reason} if np.isnan(e.value) else {}
+            e, p = stats.nothing(fewest), float("nan")
+            reason = absent.get(of) or absent.get(versus)
+            if of_each is not None and not reason:
+                found = of_each.take([at[of]])
+                if versus:
+                    found = stats.disparity_change(of_each.take([at[versus]]), found)
+                e, p = found.estimate(), float(found.p[0])
+                if b.level.declared:  # of people: n is that of the smaller group
+                    e = replace(e, n=fewest)
+            more: dict[str, Any] = {"missing_reason": reason or FEWER} if np.isnan(e.value) else {}
             metric = "disparity_change" if versus else "disparity"
             yield b.row(s, metric, e, p=p, group=group, other=other, **more)
+
+
+def _resampled(b: Batch, rows: Bools, columns: Sequence[Floats]) -> stats.GroupMeans:
+    """The means of some rows' columns in each group of a level, and of resampled clusters."""
+    return stats.group_means(
+        np.stack(columns, axis=1),
+        b.level.code[rows],
+        b.clusters[0][rows],
+        draws=b.settings.bootstrap,
+        seed=b.settings.seed,
+    )
 
 
 def _reductions(level: Level) -> dict[tuple[str, str], Callable[[Floats], Floats]]:
