@@ -30,7 +30,7 @@ STAGES = ("clusters", "images", "series", "items", "prompts", "card", "gate")
 def one(raw: Path, out: Path, part: int) -> dict[str, Any]:
     """Seconds per stage, in this process. part: 0 for every question, else the paper's numbers
     divided by it."""
-    from sdgbias.benchmark import build, quality
+    from sdgbias.benchmark import build, card, quality
 
     if part:
         draw = build.Draw(PAPER["mcq"] // part, PAPER["regression"] // part)
@@ -42,7 +42,7 @@ def one(raw: Path, out: Path, part: int) -> dict[str, Any]:
         "series": lambda: build.build_series(raw / "indicators", out),
         "items": lambda: build.build_items(out, draw),
         "prompts": lambda: build.build_prompts(out),
-        "card": lambda: build.build_card(out),
+        "card": lambda: card.build_card(out),
         "gate": lambda: quality.run_gate(out),
     }
     stages = measure.Stages()

@@ -56,6 +56,7 @@ def build(folder: Path, clusters: int, mcq: int, regression: int) -> None:
     import pandas as pd
 
     from sdgbias.benchmark import build as stages
+    from sdgbias.benchmark import card
     from sdgbias.raw.images.shards import store_images
     from sdgbias.raw.synthetic import write_sample
 
@@ -70,7 +71,7 @@ def build(folder: Path, clusters: int, mcq: int, regression: int) -> None:
     stages.build_series(raw / "indicators", out)
     stages.build_items(out, stages.Draw(mcq, regression))
     stages.build_prompts(out)
-    stages.build_card(out)
+    card.build_card(out)
 
 
 def evaluate(folder: Path) -> measure.Cost:

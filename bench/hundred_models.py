@@ -179,7 +179,7 @@ def main() -> None:
     from sdgbias.benchmark.build import Draw, build
     from sdgbias.nightly import attempt, records
     from sdgbias.nightly import run as nights
-    from sdgbias.nightly.plan import Settings
+    from sdgbias.nightly.night_options import NightOptions
     from sdgbias.raw.synthetic import write_sample
     from sdgbias.registry import entries
 
@@ -211,14 +211,14 @@ def main() -> None:
         for name in REASONS.keys() - reasons.keys():
             (root / "registry" / "models" / f"{name}.yaml").unlink()
         (root / "policy.yaml").write_text(yaml.safe_dump(GATE))
-        s = Settings(
-            root,
+        s = NightOptions(
             root / "results" / "r.duckdb",
-            (root / "benchmark",),
             root / "report",
+            [root / "benchmark"],
+            root=root,
             policy=root / "policy.yaml",
             jobs=args.jobs,
-            timeout_s=600,
+            timeout=600,
             draws=100,
             passes="none",
         )
@@ -227,7 +227,7 @@ def main() -> None:
         for n in range(args.nights):
             at, clock = began + timedelta(days=n), time.perf_counter()
             done = nights.run(
-                replace(s, scheduled_for=at),
+                replace(s, scheduled_for=at.isoformat()),
                 partial(datetime.fromisoformat, at.isoformat()),
                 lambda text: print(f"  {text[:150]}", file=sys.stderr),
                 partial(

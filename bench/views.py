@@ -24,7 +24,7 @@ from typing import Any
 import pandas as pd
 
 from bench import summary
-from sdgbias.benchmark import build
+from sdgbias.benchmark import build, card
 from sdgbias.engines import Backend
 from sdgbias.engines.hf.engine import HuggingFace
 from sdgbias.raw.images.image_store import ImageSettings
@@ -46,7 +46,7 @@ def benchmark(folder: Path, clusters: int, mcq: int) -> Path:
     build.build_series(raw / "indicators", out)
     build.build_items(out, build.Draw(mcq, 20))
     build.build_prompts(out)
-    build.build_card(out)
+    card.build_card(out)
     return out
 
 

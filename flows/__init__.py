@@ -10,7 +10,12 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
+from typing import Any
 
+import typer
+
+from sdgbias.errors import SdgbiasError
 from sdgbias.files import packaged_yaml
 
 #: Group of settings -> environment variable -> value (sdgbias/data/prefect.yaml).
@@ -19,3 +24,13 @@ SETTINGS: dict[str, dict[str, str]] = packaged_yaml("prefect.yaml")
 if "prefect" not in sys.modules:
     for name, value in SETTINGS["flows"].items():
         os.environ.setdefault(name, value)
+
+
+def run_command(command: Callable[..., Any]) -> None:
+    """Run a function with the options of this process; an error of the package is one line and the
+    exit code of its class."""
+    try:
+        typer.run(command)
+    except SdgbiasError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)

@@ -13,7 +13,7 @@ import inspect
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -27,13 +27,13 @@ from prefect.runtime import flow_run as this_run
 from prefect.states import Completed, Failed, Scheduled
 
 from flows import pages, score
-from sdgbias.cli.night_options import NightOptions, described, signed
 from sdgbias.errors import InfrastructureError, RegressionBreach, SdgbiasError
 from sdgbias.nightly import attempt as work
 from sdgbias.nightly import gpus, notify, process, records, schedule, steps
 from sdgbias.nightly import run as nights
 from sdgbias.nightly.attempt import JobOutcome
-from sdgbias.nightly.plan import Job, Night, Settings, name_of
+from sdgbias.nightly.night_options import NightOptions, help_of, parse, takes_night_options
+from sdgbias.nightly.plan import Job, Night, name_of
 from sdgbias.registry import entries
 
 SCHEDULED = "auto-scheduled"  # Prefect's tag for runs created by a schedule
@@ -90,9 +90,9 @@ def evaluate(
 
 
 @task(task_run_name="{name}", cache_policy=NO_CACHE, persist_result=False)
-def close(name: str, settings: Settings, night: Night) -> State[records.StepResult]:
+def close(name: str, options: NightOptions, night: Night) -> State[records.StepResult]:
     """Run one of the closing commands of a night."""
-    ended = steps.do(name, settings, night)
+    ended = steps.do(name, options, night)
     return Completed(data=ended) if ended == steps.DONE else Failed(message=str(ended), data=ended)
 
 
@@ -127,13 +127,15 @@ def evaluated(
         return work.since(result, started)
     if isinstance(result, BaseException) and not isinstance(result, Unbegun):
         # an error in the code around the model's process
-        return work.crashed(job, result, started, datetime.now(UTC))
-    return work.lost(job, str(result), started)
+        return work.crashed(job, result, started)
+    return work.since(
+        work.outcome_of(job, started, attempts=1, kind="Interrupted", message=str(result)), started
+    )
 
 
-def closed(name: str, settings: Settings, night: Night) -> records.StepResult:
+def closed(name: str, options: NightOptions, night: Night) -> records.StepResult:
     """Run a closing step as a task run of its own."""
-    result = result_of(lambda: close(name, settings, night, return_state=True))
+    result = result_of(lambda: close(name, options, night, return_state=True))
     failed = records.StepResult(records.FAILED, str(result))
     return result if isinstance(result, records.StepResult) else failed
 
@@ -143,7 +145,9 @@ def end_state(summary: nights.NightSummary) -> State[None]:
     if summary.note:
         return Completed(message=summary.note)
     bad = "".join(
-        f"; {name}: {said}" for name, said in (summary.steps or {}).items() if said != steps.DONE
+        f"; {name}: {result}"
+        for name, result in (summary.steps or {}).items()
+        if result != steps.DONE
     )
     words = f"night {summary.night}: {pages.counts(o.outcome for o in summary.outcomes)}{bad}"
     if summary.exit_code == 0:
@@ -198,9 +202,9 @@ def start_again(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> N
 def with_parameters(run: Callable[..., State[None]]) -> Callable[..., State[None]]:
     """``run`` with the options of a night as Prefect's parameters. Prefect reads types and defaults
     from the signature, and descriptions from the docstring."""
-    options = described()
-    signed(run, {name: (kind, default) for name, (kind, default, _) in options.items()})
-    lines = "".join(f"    {name}: {told}\n" for name, (_, _, told) in options.items())
+    takes_night_options()(run)
+    named = [field.name for field in fields(NightOptions) if help_of(field.name)]
+    lines = "".join(f"    {name}: {help_of(name)}\n" for name in named)
     run.__doc__ = f"{inspect.getdoc(run)}\n{lines}"
     return run
 
@@ -224,21 +228,24 @@ def nightly(score_deployment: str = "", report_address: str = "", **options: Any
     """
     now = datetime.now(UTC)
     start = this_run.scheduled_start_time or now
-    wanted = NightOptions(**options)
     by_schedule = SCHEDULED in (this_run.tags or [])
+    automatic = by_schedule or bool(options.get("catch_up"))
     try:
-        due = schedule.latest(wanted.cron, wanted.zone, start, now) if by_schedule else None
-        settings = wanted.settings("prefect", due)
-        if settings is None:
+        given = parse(**options, by="prefect")
+        if by_schedule:
+            due = schedule.latest(given.cron, given.zone, start, now)
+            given = replace(given, scheduled_for=due.isoformat())
+        chosen = nights.due_now(given, now)
+        if chosen is None:
             return Completed(message="the last due night is done; nothing to do")
-        settings = replace(settings, night=name_of(settings, start))
-        if wanted.catch_up and records.starts_of(settings.results, str(settings.night)) >= STARTS:
+        chosen = replace(chosen, night=name_of(chosen, start))
+        if chosen.catch_up and records.starts_of(chosen.results, str(chosen.night)) >= STARTS:
             return Failed(
-                message=f"night {settings.night} was started {STARTS} times and is not done; see"
-                f" its logs, then: sdgbias nightly --night {settings.night}"
+                message=f"night {chosen.night} was started {STARTS} times and is not done; see"
+                f" its logs, then: sdgbias nightly --night {chosen.night}"
             )
         summary = nights.run(
-            settings,
+            chosen,
             tell=tell,
             score=partial(evaluated, score_deployment=score_deployment),
             step=closed,
@@ -246,12 +253,11 @@ def nightly(score_deployment: str = "", report_address: str = "", **options: Any
         )
     except records.NightAtWork as error:
         # after a pause of the whole machine a night can count as crashed while it is at work
-        automatic = wanted.catch_up or by_schedule
         return Completed(message=str(error)) if automatic else Failed(message=str(error))
     except SdgbiasError as error:
         tell(f"error: {error}")
         tell_team(options, f"{this_run.name}: Failed: {error}")
         return Failed(message=str(error))
     if not summary.note:
-        pages.show(summary, settings.results, report_address)
+        pages.show(summary, chosen.results, report_address)
     return end_state(summary)

@@ -10,31 +10,26 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from typing import Any
 
-import typer
-
-from flows import server
+from flows import run_command, server
 from sdgbias import progress
-from sdgbias.cli.night_options import NightOptions, takes_night_options
 from sdgbias.errors import InfrastructureError, RegressionBreach
+from sdgbias.nightly.night_options import parse, takes_night_options
 
 
 @takes_night_options()
 def main(**options: Any) -> None:
-    log = NightOptions(**options).results.parent / ".prefect" / "server.log"
+    log = parse(**options).results.parent / ".prefect" / "server.log"
     below = progress.ADDRESS in os.environ  # the models and steps write to its line themselves
     with ExitStack() as started:
-        try:
-            with progress.shown("nightly"):
-                wait = started.enter_context(server.of_one_night(log))
-                from flows.night import BREACH, nightly  # as long as the server needs
+        with progress.shown("nightly"):
+            wait = started.enter_context(server.of_one_night(log))
+            from flows.night import BREACH, nightly  # as long as the server needs
 
-                wait()
-        except InfrastructureError as error:
-            print(f"error: {error}", file=sys.stderr)
-            sys.exit(error.exit_code)
+            wait()
         with nullcontext() if below else progress.shown("nightly"):
             state = nightly(**options, return_state=True)
     print(state.message, file=sys.stderr if state.is_failed() else sys.stdout)
@@ -44,9 +39,10 @@ def main(**options: Any) -> None:
 
 
 if __name__ == "__main__":
+    command: Callable[..., None] = main
     if sys.argv[1:2] == ["serve"]:
-        from flows import serve
+        from flows.serve import serve as command
 
-        sys.exit(serve.start(sys.argv[2:]))
+        del sys.argv[1]
     main.__doc__ = __doc__
-    typer.run(main)
+    run_command(command)

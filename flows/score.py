@@ -128,6 +128,13 @@ def run_by_deployment(
         "device": device,
     }
     tags = [f"night:{job.night}", f"model:{job.model}", f"suite:{job.suite}"]
+
+    def lost(**known: str) -> JobOutcome:
+        outcome = attempt.outcome_of(
+            job, began, attempts=number, **{"kind": "Interrupted", **known}
+        )
+        return attempt.since(outcome, began)
+
     with get_client(sync_client=True) as client:
         try:
             run = _at_work(client, tags, parameters["results"]) or cast(
@@ -141,8 +148,7 @@ def run_by_deployment(
                 ),
             )
         except httpx.HTTPError as error:
-            why = f"Prefect's server: {type(error).__name__}: {error}"
-            return attempt.lost(job, why, began, number)
+            return lost(message=f"Prefect's server: {type(error).__name__}: {error}")
         state, attended = run.state, time.monotonic()
         try:
             while state is None or not (state.is_final() or state.is_paused()):
@@ -152,7 +158,7 @@ def run_by_deployment(
                     if has_worker(client, run.work_pool_name) or not (state and waits(state)):
                         attended = time.monotonic()
                 if time.monotonic() - attended >= PATIENCE:
-                    return _without_worker(client, run, attempt.lost(job, "", began, number))
+                    return lost(kind="NoWorker", message=_without_worker(client, run))
         except process.Stopped:
             with suppress(httpx.HTTPError):
                 client.set_flow_run_state(run.id, Cancelling())
@@ -166,9 +172,9 @@ def run_by_deployment(
     if artifacts and artifacts[0].data:
         return OUTCOME.validate_python(json.loads(str(artifacts[0].data))[0])
     if why := reason_to_end(state):
-        return attempt.cancelled(attempt.lost(job, why, began, number), why)
+        return lost(outcome=attempt.SKIPPED, kind=attempt.CANCELLED, message=why)
     why = f"flow run {run.name} {str(state.name).lower()}: {state.message or 'its worker is gone'}"
-    return attempt.lost(job, why, began, number)
+    return lost(message=why)
 
 
 def waits(state: State[Any]) -> bool:
@@ -181,13 +187,12 @@ def has_worker(client: SyncPrefectClient, pool: str | None) -> bool:
     return pool is None or client.read_work_pool(pool).status is not WorkPoolStatus.NOT_READY
 
 
-def _without_worker(client: SyncPrefectClient, run: FlowRun, lost: JobOutcome) -> JobOutcome:
-    """The outcome of a run that no worker takes; it doesn't begin when one comes back."""
+def _without_worker(client: SyncPrefectClient, run: FlowRun) -> str:
+    """Why a run that no worker takes is ended; it doesn't begin when one comes back."""
     pool = run.work_pool_name
     why = f"no worker of the pool {pool} for {PATIENCE:.0f} s: its machine or its worker is gone"
     client.set_flow_run_state(run.id, Cancelled(message=why), force=True)
-    onward = f"; start one there: prefect worker start --pool {pool}"
-    return replace(lost, kind="NoWorker", message=why + onward)
+    return f"{why}; start one there: prefect worker start --pool {pool}"
 
 
 def _at_work(client: SyncPrefectClient, tags: list[str], results: object) -> FlowRun | None:

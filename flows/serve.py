@@ -17,7 +17,6 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,11 +24,11 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from flows import SETTINGS, server
+from flows import SETTINGS, run_command, server
 from sdgbias import locks
-from sdgbias.cli.night_options import OF_ONE_NIGHT, NightOptions, takes_night_options
 from sdgbias.errors import InfrastructureError, SdgbiasError
 from sdgbias.nightly import process, records, schedule
+from sdgbias.nightly.night_options import OF_ONE_NIGHT, NightOptions, parse, takes_night_options
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -51,10 +50,9 @@ def serve(
         port: Port of Prefect's server and its page, on 127.0.0.1.
         watch: Also look at the hub every day for new models (registry/watch.yaml).
     """
-    night = NightOptions(**options)
+    night = parse(**options)
     # before anything starts: a wrong option is an error of this command
     following = schedule.next_due(night.cron, night.zone, datetime.now(UTC))
-    night.settings("prefect")
     if __name__ == "__main__":  # as `keep` runs it, with a server to use
         register_and_run(night, options, watch)
         return
@@ -193,16 +191,5 @@ def catch_up(client: SyncPrefectClient, night: NightOptions, now: datetime) -> s
     return schedule.night_id(due, night.zone, night.cron)
 
 
-def start(arguments: Sequence[str]) -> int:
-    """The command `python -m flows.nightly serve`: its exit code."""
-    sys.argv[1:] = arguments
-    try:
-        typer.run(serve)
-    except SdgbiasError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(start(sys.argv[1:]))
+    run_command(serve)

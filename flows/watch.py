@@ -16,7 +16,7 @@ from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 
 from sdgbias.nightly.attempt import CLI
-from sdgbias.nightly.process import redact, run_captured
+from sdgbias.nightly.process import redact
 
 TIMEOUT = 3600  # seconds
 
@@ -33,18 +33,21 @@ def watch(rules: str = "", webhook_env: str = "") -> State[list[dict[str, object
     """
     given = {"--rules": rules, "--webhook-env": webhook_env}
     options = [part for name, value in given.items() if value for part in (name, value)]
-    try:
-        code, text, why = run_captured([*CLI, "models", "watch", "--json", *options], TIMEOUT)
+    command = [*CLI, "models", "watch", "--json", *options]
+    try:  # what asks a model's questions ends with it (sdgbias/nightly/process.py)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
     except subprocess.TimeoutExpired:
         return Failed(message=f"not done within {TIMEOUT} s", data=[])
     findings: list[dict[str, object]] = []
     with suppress(ValueError):
-        findings = json.loads(text)
+        findings = json.loads(done.stdout)
     news = [f"{one['kind']}: {one['name'] or one['repo']}" for one in findings if one["news"]]
     words = "; ".join(news) or f"nothing new in {len(findings)} repositories"
     create_table_artifact(findings or [{"told": "nothing to watch"}], "watch", words)
-    state = Failed if code else Completed
-    return state(message=redact(why) if code else words, data=findings)
+    if done.returncode:
+        why = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        return Failed(message=redact(why[-1].removeprefix("error: ")), data=findings)
+    return Completed(message=words, data=findings)
 
 
 if __name__ == "__main__":

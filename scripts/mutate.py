@@ -6,20 +6,15 @@ without it, and the verdict is printed: killed (a test failed), survived (all pa
 invalid (pytest could not run the tests, or they fail without the mutant too).
 
     python scripts/mutate.py run [ID ...] [--file sdgbias/suites/sdg.py] [--record]
-    python scripts/mutate.py generate sdgbias/methods/metrics.py tests/methods/test_metrics.py
 
 `run` takes its mutants from scripts/mutants.yaml: id, file, old (occurs exactly once in the file),
 new, tests, verdict (of the last recorded run) and, for a mutant that changes no result, equivalent:
-why. `--record` writes the verdicts back. `generate` makes the simple mutants (comparisons, +-1,
-and/or, +/-, a dropped not, swapped arguments, a negated return) of the lines that the tests run.
+why. `--record` writes the verdicts back.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
-import copy
-import json
 import os
 import shutil
 import signal
@@ -27,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,48 +30,24 @@ import yaml
 
 KILLED, SURVIVED, TIMEOUT, INVALID = "killed", "survived", "timeout", "invalid"
 TABLE = Path("scripts/mutants.yaml")
-#: Executes pytest with a line tracer on one file; prints the executed lines as the last line.
-TRACER = """
-import json, sys, threading
-import pytest
-target, lines = sys.argv[1], set()
-def trace(frame, event, arg):
-    if frame.f_code.co_filename != target:
-        return None
-    lines.add(frame.f_lineno)
-    return trace
-threading.settrace(trace)
-sys.settrace(trace)
-code = pytest.main(["-q", "-p", "no:cacheprovider", *sys.argv[2:]])
-sys.settrace(None)
-print(json.dumps([int(code), sorted(lines)]))
-"""
-_PAIRS = ((ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.In, ast.NotIn))
-COMPARE: dict[type, type] = dict((*_PAIRS, *(pair[::-1] for pair in _PAIRS)))
-_MORE = ((ast.And, ast.Or), (ast.BitAnd, ast.BitOr), (ast.Add, ast.Sub))
-OPERATORS: dict[type, type] = dict((*_MORE, *(pair[::-1] for pair in _MORE)))
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """old: text of ``file`` that ``new`` replaces; start: its offset in characters, None where it
-    occurs once."""
+    """old: text of ``file`` that ``new`` replaces, and that occurs there once."""
 
     id: str
     file: str
     old: str
     new: str
     tests: tuple[str, ...]
-    start: int | None = None
 
     def apply(self, text: str) -> str:
         """Raises ValueError where ``old`` isn't found exactly once."""
-        count, start = text.count(self.old), self.start
-        if start is None:
-            if count != 1:
-                raise ValueError(f"{self.id}: {self.old!r} occurs {count} times in {self.file}")
-            start = text.index(self.old)
-        return text[:start] + self.new + text[start + len(self.old) :]
+        if text.count(self.old) != 1:
+            count = text.count(self.old)
+            raise ValueError(f"{self.id}: {self.old!r} occurs {count} times in {self.file}")
+        return text.replace(self.old, self.new)
 
 
 class Scratch:
@@ -144,54 +115,6 @@ class Scratch:
         self.write(mutant.file, original)
         return found
 
-    def executed(self, file: str, tests: Sequence[str]) -> set[int]:
-        code, out = self.python(self.limit, "-c", TRACER, str(self.folder / file), *tests)
-        failed, lines = json.loads(out.splitlines()[-1]) if code == 0 else (True, [])
-        if failed:
-            raise SystemExit(f"{' '.join(tests)}: must pass before anything is mutated")
-        return set(lines)
-
-
-def variants(node: ast.AST) -> Iterator[ast.AST]:
-    """The simple mutants of one node."""
-    made = copy.deepcopy(node)
-    match made:
-        case ast.Compare(ops=[op]) if type(op) in COMPARE:
-            made.ops = [COMPARE[type(op)]()]
-            yield made
-        case ast.Constant(value=value) if type(value) is int:
-            yield ast.Constant(value + 1)
-        case ast.BoolOp() | ast.BinOp() if type(made.op) in OPERATORS:
-            made.op = OPERATORS[type(made.op)]()
-            yield made
-        case ast.UnaryOp(op=ast.Not() | ast.Invert()):
-            yield made.operand
-        case ast.Call(args=[first, second, *rest]):
-            made.args = [second, first, *rest]
-            yield made
-        case ast.Return(value=ast.Compare() | ast.BoolOp() as value):
-            yield ast.Return(ast.UnaryOp(ast.Not(), value))
-
-
-def generate(file: str, text: str, tests: Sequence[str], lines: set[int]) -> list[Mutant]:
-    """Mutants of the nodes that begin on one of ``lines``, in the order of the file."""
-    starts = [0]
-    for line in text.splitlines(keepends=True):
-        starts.append(starts[-1] + len(line.encode()))
-    data, made = text.encode(), []
-    for node in ast.walk(ast.parse(text)):
-        if not isinstance(node, ast.stmt | ast.expr) or node.lineno not in lines:
-            continue
-        for changed in variants(node):
-            begin = starts[node.lineno - 1] + node.col_offset
-            old = ast.get_source_segment(text, node) or ""
-            new = ast.unparse(ast.fix_missing_locations(changed))
-            new = new if isinstance(node, ast.stmt | ast.Constant) else f"({new})"
-            at = len(data[:begin].decode())
-            name = f"{Path(file).stem}-{node.lineno}-{node.col_offset}"
-            made.append(Mutant(name, file, old, new, tuple(tests), at))
-    return sorted(made, key=lambda m: (m.start or 0, m.new))
-
 
 def record(root: Path, verdicts: dict[str, str]) -> None:
     """Writes verdicts into the table, whose comment lines at the top stay."""
@@ -209,37 +132,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     run.add_argument("ids", nargs="*")
     run.add_argument("--file", action="append", default=[], help="only mutants of this file")
     run.add_argument("--record", action="store_true", help="write the verdicts into the table")
-    make = commands.add_parser("generate", help="simple mutants of the lines that tests execute")
-    make.add_argument("module")
-    make.add_argument("tests", nargs="+")
-    make.add_argument("--list", action="store_true", help="print them, run none")
-    for command in (run, make):
-        command.add_argument("--limit", type=float, default=300, help="most seconds of a test run")
+    run.add_argument("--limit", type=float, default=300, help="most seconds of a test run")
     args = parser.parse_args(argv)
     root = Path.cwd()
     with tempfile.TemporaryDirectory(prefix="mutants-") as name:
         scratch = Scratch(root, Path(name).resolve(), args.limit)
-        if args.command == "generate":
-            lines = scratch.executed(args.module, args.tests)
-            text = (root / args.module).read_text(encoding="utf-8")
-            mutants = generate(args.module, text, args.tests, lines)
-        else:
-            mutants = [
-                Mutant(r["id"], r["file"], r["old"], r["new"], tuple(r["tests"]))
-                for r in yaml.safe_load((root / TABLE).read_text(encoding="utf-8"))
-                if (not args.ids or r["id"] in args.ids)
-                and (not args.file or r["file"] in args.file)
-            ]
+        mutants = [
+            Mutant(r["id"], r["file"], r["old"], r["new"], tuple(r["tests"]))
+            for r in yaml.safe_load((root / TABLE).read_text(encoding="utf-8"))
+            if (not args.ids or r["id"] in args.ids) and (not args.file or r["file"] in args.file)
+        ]
         verdicts: dict[str, str] = {}
         for mutant in mutants:
             shown = f"{mutant.id:<28} {mutant.old!r} -> {mutant.new!r}"
-            if args.command == "generate" and args.list:
-                print(shown)
-                continue
             verdict, why = scratch.judge(mutant)
             print(f"{verdict:<9} {shown}  {why}", flush=True)
             verdicts[mutant.id] = verdict
-        if args.command == "run" and args.record:
+        if args.record:
             record(root, verdicts)
     found = list(verdicts.values())
     print(", ".join(f"{found.count(v)} {v}" for v in (KILLED, SURVIVED, TIMEOUT, INVALID)))

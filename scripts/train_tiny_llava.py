@@ -233,43 +233,6 @@ def train_language(
     descend(stage.name, parameters, loss, rates, betas=(0.9, 0.98))
 
 
-@torch.inference_mode()
-def report(
-    model: LlavaForConditionalGeneration,
-    tokenizer: PreTrainedTokenizerFast,
-    data: Questions,
-    normal: Normal,
-) -> None:
-    """Accuracy on the (unskewed) answers of the training worlds, per view and test; a look, not a
-    result."""
-    rng = np.random.default_rng(7)
-    picks = rng.choice(len(data.items[Task.MCQ]), size=192, p=data.weights[Task.MCQ])
-    letters = tokenizer.convert_tokens_to_ids(["A", "B", "C"])
-    for test in (ContextTest.T1, ContextTest.T3, ContextTest.T5):
-        for view in View:
-            hits = 0
-            for chunk in np.array_split(picks, 4):
-                rows = [
-                    int(data.items[Task.MCQ]["row"].to_numpy()[i]) if view.has_image else -1
-                    for i in chunk
-                ]
-                batch = [
-                    (data.text[(Task.MCQ, test, view)][i], "", r)
-                    for i, r in zip(chunk, rows, strict=True)
-                ]
-                inputs = encode(
-                    batch,
-                    tokenizer,
-                    normalised(data.pixels[rows], normal) if view.has_image else None,
-                )
-                inputs.pop("labels")
-                inputs = {k: v[:, :-1] if k != "pixel_values" else v for k, v in inputs.items()}
-                logits = model(**inputs, logits_to_keep=1).logits[:, -1, letters]
-                said = np.array(list("ABC"))[logits.argmax(-1).numpy()]
-                hits += int((said == data.gold[Task.MCQ][chunk]).sum())
-            print(f"{test.value} {view.value:7s} accuracy {hits / len(picks):.2f}", flush=True)
-
-
 def save(model: LlavaForConditionalGeneration, processor: LlavaProcessor, out: Path) -> None:
     """bfloat16 safetensors with the weight names of vLLM's LLaVA (`vision_tower.vision_model.*`),
     which transformers reads too."""
@@ -372,7 +335,6 @@ def main() -> None:
         Stage(views=everything, steps=joint_steps, rate=1.5e-3, seed=3, name="joint"),
     )
     model.eval()
-    report(model, tokenizer, data, normal)
     save(model, processor, args.out)
     size = sum(p.stat().st_size for p in args.out.glob("*.safetensors")) / 1e6
     print(f"{args.out}: {size:.1f} MB of safetensors", flush=True)

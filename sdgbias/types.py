@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,6 +20,9 @@ SUITES = (SDG, FACET)
 #: no longer scored.
 CANDIDATE, ENABLED, QUARANTINED, RETIRED = "candidate", "enabled", "quarantined", "retired"
 STATES = (CANDIDATE, ENABLED, QUARANTINED, RETIRED)
+
+#: Which multiple-choice answers are generated.
+Generation = Literal["T1", "all", "views", "none"]
 
 LETTERS = "ABC"
 #: Letters of a suite of custom questions, which has up to ten options.
@@ -48,6 +51,25 @@ REDUCED_CONTEXT = ("asset_index", "sanitation_index", "urban")
 
 #: The columns of a table of rows that are left out, all text.
 QUARANTINE_COLUMNS = ["table", "key", "rule", "detail"]
+
+
+class Stage(StrEnum):
+    """A stage of a build of places, in order; ``doing``: what is shown while it runs."""
+
+    doing: str
+
+    def __new__(cls, name: str, doing: str) -> Stage:
+        stage = str.__new__(cls, name)
+        stage._value_, stage.doing = name, doing
+        return stage
+
+    CLUSTERS = "clusters", "reading clusters"
+    IMAGES = "images", "drawing pictures"
+    SERIES = "series", "reading indicator series"
+    ITEMS = "items", "drawing questions"
+    PROMPTS = "prompts", "writing prompts"
+    CARD = "card", "writing the card"
+    CHECK = "check", "checking the benchmark"
 
 
 class Task(StrEnum):

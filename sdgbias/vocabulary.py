@@ -1,89 +1,90 @@
-"""The words of pages, commands, messages, W&B and cards, each at one place: names, units and better
-ends of what results hold (``data/vocabulary.yaml``)."""
+"""The words of pages, commands, messages, W&B and cards, each at one place: names, descriptions,
+units, directions and formats of what results hold (``data/vocabulary.yaml``)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from sdgbias.files import packaged_yaml
 
 
-class _Word(BaseModel):
+class Word(BaseModel):
+    """name: as a title and in tables. short: in a sentence; by default the name. description: one
+    sentence. Of a metric: unit ('%' of a share, 'points' of a difference of shares, else what
+    follows the number), direction (its better end) and format (as Python's ``format`` has it, '+'
+    of a difference). severity: the verdict with the highest one stands for a group."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class JudgedUnit(_Word):
-    """How a verdict of the regression check shows a metric: value times ``scale``."""
-
-    scale: float
-    digits: int
-    unit: str
-
-
-class MetricWord(_Word):
-    """name: as a title. short: in a sentence; by default the name. unit: '%' of a share, 'points'
-    of a difference of shares, 'own' and 'change' of a number, and of a difference, in a unit of its
-    own, shown with so many ``digits``."""
 
     name: str
     short: str = ""
-    better: Literal["higher", "lower", ""] = ""
-    unit: Literal["%", "points", "own", "change"] = "%"
-    digits: int = 2
-    judged: JudgedUnit | None = None
+    description: str = ""
+    unit: str = "%"
+    direction: Literal["higher", "lower", ""] = ""
+    format: str = ".1f"
+    severity: int = 0
 
     @property
     def in_sentence(self) -> str:
         return self.short or self.name[:1].lower() + self.name[1:]
 
+    @property
+    def scale(self) -> float:
+        """From the stored number to the one that is shown."""
+        return 100.0 if self.unit in ("%", "points") else 1.0
 
-class MethodWord(_Word):
-    """A view, CADE, or another reading of the Full view. about: one sentence."""
-
-    name: str
-    about: str
-
-
-class TaskWord(_Word):
-    name: str
-    short: str
+    @property
+    def better(self) -> int:
+        """1: higher is better; -1: lower; 0: neither."""
+        return {"higher": 1, "lower": -1}.get(self.direction, 0)
 
 
-class VerdictWord(_Word):
-    """severity: the verdict with the highest one stands for a group."""
-
-    name: str
-    severity: int
+Words = Mapping[str, Word]
 
 
-class Vocabulary(_Word):
-    """baselines, tests, terms: name -> one sentence; the others are said in the file."""
+class Vocabulary(BaseModel):
+    """Each section: key of the results -> word."""
 
-    metrics: Mapping[str, MetricWord]
-    methods: Mapping[str, MethodWord]
-    baselines: Mapping[str, str]
-    tests: Mapping[str, str]
-    terms: Mapping[str, str]
-    tasks: Mapping[str, TaskWord]
-    verdicts: Mapping[str, VerdictWord]
-    outcomes: tuple[str, ...]
-    floors: Mapping[str, str]
-    flags: Mapping[str, str]
-    attributes: Mapping[str, str]
-    readings: Mapping[str, str]
-    classes: Mapping[str, str]
-    parsed: Mapping[str, str]
-    groupings: Mapping[str, str]
-    columns: Mapping[str, str]
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    metrics: Words
+    methods: Words
+    baselines: Words
+    tests: Words
+    terms: Words
+    tasks: Words
+    verdicts: Words
+    outcomes: Words
+    floors: Words
+    flags: Words
+    readings: Words
+    classes: Words
+    parsed: Words
+    pillars: Words
+    missing_reasons: Words
+    groups: Words
+    columns: Words
+
+    @model_validator(mode="before")
+    @classmethod
+    def _in_full(cls, sections: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+        """An entry that is only a text is a name; one without a name has that of its key."""
+        return {
+            section: {
+                key: {"name": word} if isinstance(word, str) else {"name": key, **word}
+                for key, word in words.items()
+            }
+            for section, words in sections.items()
+        }
 
     @property
     def explained(self) -> dict[str, str]:
         """Term -> one sentence, in the order of a legend."""
-        methods = {word.name: word.about for word in self.methods.values()}
-        return {**self.tests, **methods, **self.terms, **self.baselines}
+        sections = (self.tests, self.methods, self.terms, self.baselines)
+        return {word.name: word.description for words in sections for word in words.values()}
 
 
 WORDS = Vocabulary(**packaged_yaml("vocabulary.yaml"))
@@ -91,6 +92,12 @@ WORDS = Vocabulary(**packaged_yaml("vocabulary.yaml"))
 METHODS = {key: word.name for key, word in WORDS.methods.items()}
 
 
-def metric_in_sentence(metric: str) -> str:
-    """'share_optimistic' -> 'optimistic answers'; a metric without a word is named as it is."""
-    return WORDS.metrics[metric].in_sentence if metric in WORDS.metrics else metric
+def name_in(words: Words, key: str) -> str:
+    """The name of a key; the key itself, where the vocabulary has no word for it."""
+    return words[key].name if key in words else key
+
+
+def metric_word(metric: str) -> Word:
+    """The word of a metric; of one that has none a share named after it: 'share_A' is 'Share A'."""
+    text = metric.replace("_", " ")
+    return WORDS.metrics.get(metric) or Word(name=text[:1].upper() + text[1:], short=metric)

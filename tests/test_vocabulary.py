@@ -9,10 +9,13 @@ import pandas as pd
 import pytest
 from pydantic import ValidationError
 
+from sdgbias import wording
+from sdgbias.methods.stats import Estimate
 from sdgbias.raw.indicators import DIRECTIONS
-from sdgbias.report import labels
-from sdgbias.suites.rows import HEADLINE
-from sdgbias.vocabulary import METHODS, WORDS, MetricWord, metric_in_sentence
+from sdgbias.suites.facet import NONE_RIGHT, NOT_UNDERSTOOD
+from sdgbias.suites.rows import FEWER, HEADLINE, NOT_SCORED, UNDEFINED
+from sdgbias.types import NEEDS_PICTURES, NEEDS_SCORES, PILLARS
+from sdgbias.vocabulary import METHODS, WORDS, Word, metric_word
 
 GOLDEN = pd.read_parquet(Path(__file__).parent / "golden" / "numbers.parquet")
 #: Counts of single letters are named by the letter.
@@ -28,18 +31,50 @@ def test_every_headline_metric_and_method_has_a_word() -> None:
 
 
 def test_a_word_has_one_unit_and_one_better_end() -> None:
-    assert {"mae_change"} == labels.PLAIN & labels.SIGNED
-    assert all(labels.BETTER[f"{kind}_rate"] == -1 for kind in ("tie", "broken", "unparsed"))
-    assert not {f"share_{d}" for d in DIRECTIONS} & labels.BETTER.keys()
-    assert metric_in_sentence("share_optimistic") == "optimistic answers"
+    plain = [name for name in WORDS.metrics if not wording.is_share(name)]
+    assert list(filter(wording.is_difference, plain)) == ["mae_change"]
+    better = {name: word.better for name, word in WORDS.metrics.items()}
+    assert all(better[f"{kind}_rate"] == -1 for kind in ("tie", "broken", "unparsed"))
+    assert not any(better[f"share_{d}"] for d in DIRECTIONS)
+    assert metric_word("share_optimistic").in_sentence == "optimistic answers"
     with pytest.raises(ValidationError, match="bettr"):
-        MetricWord(name="Accuracy", bettr="higher")  # type: ignore[call-arg]
+        Word(name="Accuracy", bettr="higher")  # type: ignore[call-arg]
 
 
 def test_the_most_severe_verdict_stands_for_a_group() -> None:
     given = dict.fromkeys(WORDS.verdicts, 1)
     order = []
     while given:
-        order.append(labels.worst(given))
+        order.append(wording.worst(given))
         del given[order[-1]]
     assert order == ["BREACH", "MISSING", "INSUFFICIENT_EVIDENCE", "FIRST_RUN", "PASS"]
+
+
+def test_every_pillar_group_and_missing_reason_has_a_word() -> None:
+    assert list(WORDS.pillars) == ["all", *PILLARS]
+    assert {*GOLDEN["attribute"]} & {"gender", "skin", "age", "country"} <= WORDS.groups.keys()
+    coded = {NEEDS_PICTURES, NEEDS_SCORES, FEWER, NOT_SCORED, UNDEFINED}
+    assert coded | {NOT_UNDERSTOOD, NONE_RIGHT} <= WORDS.missing_reasons.keys()
+    assert all(word.description for word in WORDS.missing_reasons.values())
+
+
+@pytest.mark.parametrize(
+    ("estimate", "metric", "text"),
+    [
+        (Estimate(0.61, 490, 0.488, 0.72), "accuracy", "61.0 % (95 % CI 48.8–72.0, n = 490)"),
+        (
+            Estimate(-0.02, 1200, -0.05, 0.01),
+            "disparity",
+            "−2.0 points (95 % CI −5.0 to +1.0, n = 1,200)",
+        ),
+        (Estimate(1234.5, 30), "mae", "1,234.50 (no interval, n = 30)"),
+        (Estimate(0.5, 20, clusters=1), "recall", "50.0 % (no interval: 1 cluster, n = 20)"),
+        (
+            Estimate(-0.00001, 9, -0.1, 0.1),
+            "accuracy_gain",
+            "0.0 points (95 % CI −10.0 to +10.0, n = 9)",
+        ),
+    ],
+)
+def test_one_function_writes_an_estimate(estimate: Estimate, metric: str, text: str) -> None:
+    assert str(wording.written(estimate, metric)).replace(wording.NBSP, " ") == text

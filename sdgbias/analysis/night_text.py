@@ -7,26 +7,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sdgbias.analysis.nights import FIRST, UNCHANGED, ModelNight, NightRecord
-from sdgbias.vocabulary import METHODS, WORDS, metric_in_sentence
+from sdgbias.methods.stats import Estimate
+from sdgbias.vocabulary import METHODS, WORDS, Word, metric_word, name_in
+from sdgbias.wording import NBSP, NO_INTERVAL, amount, many, p_value, written
 
 #: In place of a number of rules: the first run of a model has no change to judge.
 NOTHING_YET = "first run: nothing to compare with yet"
 #: Columns of numbers of table ``verdicts``.
 NUMBERS = ("before", "value", "change", "ci_low", "ci_high", "mde", "allowed", "p")
-_MINUS, _NBSP = "−", "\u00a0"
-
-
-def number(value: float, digits: int = 1, signed: bool = False) -> str:
-    """'1,234.5' with a true minus sign (U+2212); 'n/a' for NaN."""
-    if value != value:
-        return "n/a"
-    text = f"{value:+,.{digits}f}" if signed else f"{value:,.{digits}f}"
-    return (text.lstrip("+-") if float(text.replace(",", "")) == 0 else text).replace("-", _MINUS)
-
-
-def p_value(p: float | None) -> str:
-    """'0.042', '< 0.001'; '' for NaN and None."""
-    return "" if p is None or p != p else "< 0.001" if p < 0.001 else f"{p:.3f}"
+#: Metric -> the one that a verdict shows: errors are judged in tolerances of their targets.
+_JUDGED = {"mae": "mae_in_tolerances"}
 
 
 def what(r: Mapping[Any, Any]) -> str:
@@ -38,9 +28,9 @@ def what(r: Mapping[Any, Any]) -> str:
         level = f" by {level}" if r["metric"] == "disparity" else f" of {level}"
     test = str(r["test"] or "")
     parts = [
-        metric_in_sentence(str(r["metric"])) + level,
+        metric_word(str(r["metric"])).in_sentence + level,
         METHODS.get(str(r["method"]), str(r["method"] or "")),
-        WORDS.tasks[task].short if (task := str(r["task"] or "")) in WORDS.tasks else task,
+        WORDS.tasks[task].in_sentence if (task := str(r["task"] or "")) in WORDS.tasks else task,
         "all tests" if test == "all" else test,
     ]
     return ", ".join(p for p in parts if p)
@@ -48,47 +38,43 @@ def what(r: Mapping[Any, Any]) -> str:
 
 def floor(r: Mapping[Any, Any]) -> str:
     """'at least', 'at most', or '' for a comparison with another run."""
-    return WORDS.floors.get(str(r["side"] or ""), "")
+    return name_in(WORDS.floors, str(r["side"] or ""))
 
 
 def note(r: Mapping[Any, Any]) -> str:
     """A row's note, extended by its flags (quarantining rule, required metric)."""
     own = r["note"] if isinstance(r["note"], str) else ""
-    parts = [own, *(text for name, text in WORDS.flags.items() if r[name])]
+    parts = [own, *(word.name for name, word in WORDS.flags.items() if r[name])]
     return "; ".join(p for p in parts if p)
 
 
 def cells(r: Mapping[Any, Any]) -> dict[str, str]:
     """The numbers of a row as text: before, value, change, ci, n, mde, allowed, p; '' where
     missing."""
-    word = WORDS.metrics.get(str(r["metric"]))
-    scale, digits, unit = 100.0, 1, f"{_NBSP}%"
-    if word and word.judged:
-        scale, digits, unit = word.judged.scale, word.judged.digits, f" {word.judged.unit}"
-    points = unit if scale == 1.0 else " points"
-    ratio = r["metric"] == "throughput"
-    known = {n: float(r[n]) if r[n] is not None else float("nan") for n in NUMBERS}
+    metric = str(r["metric"])
+    word = metric_word(_JUDGED.get(metric, metric))
+    word = word.model_copy(update={"format": word.format.removeprefix("+")})
+    unit = "points" if word.scale == 100 else word.unit
+    change = word.model_copy(update={"unit": unit, "format": f"+{word.format}"})
+    limit, least = (word if floor(r) else change.model_copy(update={"format": word.format})), change
+    if metric == "throughput":  # judged by the ratio of two nights
+        least = change.model_copy(update={"unit": "%", "format": "+.0f"})
+        limit = word.model_copy(update={"unit": "%", "format": ".0f"})
 
-    def of(name: str, after: str = unit, *, signed: bool = False) -> str:
-        value = known[name]
-        return "" if value != value else number(scale * value, digits, signed=signed) + after
+    def of(name: str, shown: Word = word) -> str:
+        return "" if (text := amount(r[name], shown)) == "none" else text
 
-    p, signed = known["p"], not floor(r)
-    ends = [number(scale * known[name], digits, signed=signed) for name in ("ci_low", "ci_high")]
-    change = of("change", points, signed=True)
-    allowed = of("allowed", points if not floor(r) else unit)
-    if ratio:
-        shares = (number(100 * known[n], 0, signed=n == "change") for n in ("change", "allowed"))
-        change, allowed = ("" if s == "n/a" else f"{s}{_NBSP}%" for s in shares)
+    e = Estimate.of_row(r)
+    ci = written(e, word if floor(r) else change).ci
     return {
         "before": of("before"),
         "value": of("value"),
-        "change": change,
-        "ci": "" if "n/a" in ends else f"{ends[0]} to {ends[1]}",
-        "n": f"{int(r['n'] or 0):,}" if r["n"] == r["n"] else "",
-        "mde": of("mde", points),
-        "allowed": f"{floor(r)} {allowed}".strip(),
-        "p": p_value(p),
+        "change": of("change", least),
+        "ci": "" if ci.startswith(NO_INTERVAL) else ci,
+        "n": f"{e.n:,}" if r["n"] == r["n"] else "",
+        "mde": of("mde", change.model_copy(update={"format": word.format})),
+        "allowed": f"{floor(r)} {of('allowed', limit)}".strip(),
+        "p": p_value(r["p"]),
     }
 
 
@@ -98,17 +84,13 @@ def moved(r: Mapping[Any, Any]) -> str:
     c = cells(r)
     if r["rule"] == UNCHANGED:
         return f"{r['note']}"
-    ci = f", 95{_NBSP}% CI {c['ci']}" if c["ci"] else ""
+    ci = f", 95{NBSP}% CI {c['ci']}" if c["ci"] else ""
     if floor(r):
-        return f"{what(r)}: {c['value']} (n{_NBSP}={_NBSP}{c['n']}{ci}; must be {c['allowed']})"
+        return f"{what(r)}: {c['value']} (n{NBSP}={NBSP}{c['n']}{ci}; must be {c['allowed']})"
     return (
-        f"{what(r)}: {c['before']} → {c['value']} ({c['change']}{ci}, n{_NBSP}={_NBSP}{c['n']};"
+        f"{what(r)}: {c['before']} → {c['value']} ({c['change']}{ci}, n{NBSP}={NBSP}{c['n']};"
         f" allowed {c['allowed']})"
     )
-
-
-def many(count: int, one: str, several: str = "") -> str:
-    return f"{count:,} {one if count == 1 else several or one + 's'}"
 
 
 def headline(night: NightRecord) -> str:

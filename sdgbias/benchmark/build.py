@@ -18,10 +18,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-import duckdb
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -31,7 +29,7 @@ from sdgbias.benchmark import card, items, prompts, quality
 from sdgbias.benchmark.card.figures import counts as counted
 from sdgbias.benchmark.draw import TABLE_B
 from sdgbias.errors import InputError, UsageError, one_of
-from sdgbias.files import reading, understood, write_atomically, write_json, writing
+from sdgbias.files import json_object, reading, understood, write_atomically, write_json, writing
 from sdgbias.progress import Progress, silent
 from sdgbias.raw import clusters as clusters_module
 from sdgbias.raw import regions, series
@@ -40,7 +38,7 @@ from sdgbias.raw.images.image_store import ImageSettings, render_store
 from sdgbias.raw.images.shards import clear_store, pending_index
 from sdgbias.raw.indicators import Bins, Indicator, bins, load_indicators
 from sdgbias.raw.sources import sample_note
-from sdgbias.types import QUARANTINE_COLUMNS, Task
+from sdgbias.types import QUARANTINE_COLUMNS, Stage, Task
 
 MAX_ROUNDS = 20
 CUTS, QUESTIONS = ("ours", "paper"), ("all", "paper")
@@ -91,22 +89,17 @@ def _read(out: Path, name: str, columns: Sequence[str] | None = None) -> pd.Data
 def _write_quarantine(out: Path, stage: str, *parts: pd.DataFrame) -> None:
     """The rows in the order of their columns. DuckDB sorts them: of all possible questions a full
     raw folder leaves out a million."""
-    names = QUARANTINE_COLUMNS
-    text = pa.schema([(name, pa.large_string()) for name in names])
-    tables = (part[list(names)].astype("str") for part in parts)
-    rows = pa.concat_tables(pa.Table.from_pandas(t, text, preserve_index=False) for t in tables)
-    out.mkdir(parents=True, exist_ok=True)
-    with (
-        TemporaryDirectory(dir=out, prefix=".spill-") as spill,
-        duckdb.connect(config={"memory_limit": "512MB", "temp_directory": spill}) as connection,
-    ):
-        connection.register("rows", rows.replace_schema_metadata(None))
-        blocks = connection.sql("SELECT * FROM rows ORDER BY ALL").to_arrow_reader(GROUP)
-        tables_of_blocks = (pa.Table.from_batches([block]).cast(text) for block in blocks)
-        none = text.empty_table()
+    tables = [
+        pa.Table.from_pandas(part[QUARANTINE_COLUMNS].astype("str"), preserve_index=False)
+        for part in parts
+    ]
+    with card.database(out) as con:
+        con.register("rows", pa.concat_tables(tables, promote_options="permissive"))
         write_atomically(
             out / "quarantine" / f"{stage}.parquet",
-            lambda part: write_parts(part, chain([none], tables_of_blocks)),
+            lambda part: con.sql("FROM rows ORDER BY ALL").write_parquet(
+                str(part), compression="zstd"
+            ),
         )
 
 
@@ -390,26 +383,46 @@ def _prompt_tables(out: Path) -> Iterator[pa.Table]:
                     yield prompts.prompt_table(batch.to_pandas(), task)
 
 
-#: Stage 6: benchmark.json, README.md, quarantine.parquet.
-build_card = card.build_card
+@dataclass(frozen=True)
+class Build:
+    """What a benchmark is built from, and into which folder. images: None for no pictures; workers:
+    processes that draw them (None: one per CPU)."""
+
+    raw: Path
+    indicators: Path
+    out: Path
+    draw: Draw = Draw()
+    reviewed: Reviewed | None = None
+    images: ImageSettings | None = None
+    workers: int | None = None
+
+    def run(self, stage: Stage, progress: Progress = silent) -> str:
+        """One stage; returns what there is to say of it, else ''. Stage card writes benchmark.json,
+        README.md and quarantine.parquet; stage check is the command line's (quality.run_gate)."""
+        out = self.out
+        match stage:
+            case Stage.CLUSTERS:
+                build_clusters(self.raw, out)
+            case Stage.IMAGES:
+                drawn, kept = build_images(self.raw, out, self.images, self.workers, progress)
+                return f"images: {drawn} drawn, {kept} unchanged and kept" if drawn or kept else ""
+            case Stage.SERIES:
+                build_series(self.indicators, out)
+            case Stage.ITEMS:
+                build_items(out, self.draw, self.reviewed)
+            case Stage.PROMPTS:
+                build_prompts(out)
+            case Stage.CARD:
+                card.build_card(out)
+        return ""
 
 
 def build(
-    raw: Path,
-    indicators: Path,
-    out: Path,
-    draw: Draw = Draw(),
-    *,
-    images: bool | None = None,
-    progress: Progress = silent,
+    raw: Path, indicators: Path, out: Path, draw: Draw = Draw(), progress: Progress = silent
 ) -> dict[str, Any]:
-    """All stages in order; returns the card. ``images``: whether pictures are drawn; default:
-    unless the raw folder is a sample without. The command line runs the quality check
-    (quality.run_gate) afterwards."""
-    build_clusters(raw, out)
-    images = not made_without_images(raw) if images is None else images
-    build_images(raw, out, ImageSettings() if images else None, None, progress)
-    build_series(indicators, out)
-    build_items(out, draw)
-    build_prompts(out)
-    return build_card(out)
+    """All stages but check, with pictures unless the raw folder is a sample without; returns the
+    card."""
+    images = None if made_without_images(raw) else ImageSettings()
+    for stage in Stage:
+        Build(raw, indicators, out, draw, images=images).run(stage, progress)
+    return json_object(out / "benchmark.json")

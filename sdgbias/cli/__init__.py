@@ -6,7 +6,7 @@ once.
 * data, review: from raw data to a benchmark
 * register, models, watch: the registry
 * scores: plan, evaluate, CADE on prediction tables
-* night, night_options, gate: nights and regression checks
+* night, gate: nights and regression checks
 * results, analysis, serve, publish: what the results say, and passing it on
 * store: the results file
 """

@@ -26,9 +26,10 @@ from sdgbias.cli.options import (
 )
 from sdgbias.errors import InputError, SuiteError
 from sdgbias.progress import each, update
+from sdgbias.types import Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from sdgbias.methods.labels import TextEncoder
 
@@ -63,18 +64,6 @@ def sample(
         f"{out}: {clusters} synthetic clusters. Next: sdgbias build --raw {out} --indicators"
         f" {out}/indicators{'' if images else ' --no-images'}"
     )
-
-
-#: Stage of a build -> what is shown while it runs.
-_STAGES = {
-    "clusters": "reading clusters",
-    "images": "drawing pictures",
-    "series": "reading indicator series",
-    "items": "drawing questions",
-    "prompts": "writing prompts",
-    "card": "writing the card",
-    "check": "checking the benchmark",
-}
 
 
 @app.command(
@@ -144,10 +133,7 @@ def build(
     workers: Annotated[
         int | None, Option(min=1, help="Number of drawing processes. Default: one per CPU.")
     ] = None,
-    stage: Annotated[
-        Literal["clusters", "images", "series", "items", "prompts", "card", "check"] | None,
-        Option(help="Run this stage alone."),
-    ] = None,
+    stage: Annotated[Stage | None, Option(help="Run this stage alone.")] = None,
     data_docs: DataDocsOption = False,
 ) -> None:
     """Build a benchmark of places from raw data.
@@ -162,47 +148,39 @@ def build(
     if indicators is None:
         beside = raw / "indicators"
         indicators = beside if beside.is_dir() else Path("data/indicators")
-    source = indicators
     if images is None and (images := not stages.made_without_images(raw)) is False:
         typer.echo(
             f"{raw}: a sample without pictures; questions are built without them and can't be"
             " evaluated",
             err=True,
         )
-    settings = ImageSettings(layout, photos, photo) if images else None
-    draw = stages.Draw(mcq, regression, seed, max_gap, split, keep_bins, every, cuts, questions)
-
-    def build_images() -> None:
-        drawn, kept = stages.build_images(raw, out, settings, workers, update)
-        if drawn or kept:
-            typer.echo(f"images: {drawn} drawn, {kept} unchanged and kept")
-
-    def build_items() -> None:
-        reviewed = (
-            stages.Reviewed(load_verdicts(review), review.with_suffix(".json"), review_action)
-            if review
-            else None
-        )
-        stages.build_items(out, draw, reviewed)
-
-    steps: dict[str, Callable[[], object]] = {
-        "clusters": lambda: stages.build_clusters(raw, out),
-        "images": build_images,
-        "series": lambda: stages.build_series(source, out),
-        "items": build_items,
-        "prompts": lambda: stages.build_prompts(out),
-        "card": lambda: stages.build_card(out),
-        "check": lambda: check_quality(out, data_docs),
-    }
-    if stage in (None, "items"):
-        usual = {"multiple-choice": (mcq, 100_000), "regression": (regression, 50_000)}
-        for kind, (_, most) in ((k, v) for k, v in usual.items() if v[0] is None):
+    if stage in (None, Stage.ITEMS):
+        for kind, n, most in (
+            ("multiple-choice", mcq, 100_000),
+            ("regression", regression, 50_000),
+        ):
             quota = f"the paper's {most:,} where the raw folder can fill its quotas, else all"
-            typer.echo(f"{kind} questions: {'all' if every else f'{quota} (--all: all)'}", err=True)
-    for name in [stage] if stage else list(steps):
-        update(_STAGES[name])
-        steps[name]()
-    if stage in (None, "check"):
+            if n is None:
+                asked = "all" if every else f"{quota} (--all: all)"
+                typer.echo(f"{kind} questions: {asked}", err=True)
+    job = stages.Build(
+        raw,
+        indicators,
+        out,
+        stages.Draw(mcq, regression, seed, max_gap, split, keep_bins, every, cuts, questions),
+        stages.Reviewed(load_verdicts(review), review.with_suffix(".json"), review_action)
+        if review and stage in (None, Stage.ITEMS)
+        else None,
+        ImageSettings(layout, photos, photo) if images else None,
+        workers,
+    )
+    for step in [stage] if stage else Stage:
+        update(step.doing)
+        if step is Stage.CHECK:
+            check_quality(out, data_docs)
+        elif message := job.run(step, update):
+            typer.echo(message)
+    if stage in (None, Stage.CHECK):
         _print_card(out, json.loads((out / "benchmark.json").read_text(encoding="utf-8")))
         typer.echo(f"Next: sdgbias evaluate MODEL --benchmark {out} (sdgbias models lists them)")
 

@@ -13,12 +13,12 @@ import typer
 from typer import Option
 
 from sdgbias.cli.application import NIGHTS, app
-from sdgbias.cli.night_options import NightOptions, takes_night_options
 from sdgbias.cli.options import JsonOption, print_json
+from sdgbias.nightly.night_options import NightOptions, parse, takes_night_options
 from sdgbias.types import CANDIDATE
 
 if TYPE_CHECKING:
-    from sdgbias.nightly.plan import Settings, Skipped
+    from sdgbias.nightly.plan import Skipped
     from sdgbias.nightly.run import NightSummary
 
 
@@ -40,8 +40,10 @@ def nightly(
     a schedule, with Prefect's page. A model that did not change costs nothing. Exit code 0: every
     model was tried; 6: the gate found a breach; 8: nothing could be scored.
     """
-    settings = NightOptions(**options).settings("cli")
-    if settings is None:
+    from sdgbias.nightly import run as nights
+
+    chosen = nights.due_now(parse(**options), datetime.now(UTC))
+    if chosen is None:
         note = "the last due night is done"
         if as_json:
             print_json({"night": "", "status": "", "note": note})
@@ -49,13 +51,11 @@ def nightly(
             typer.echo(f"{note}; nothing to do")
         return
     if dry_run:
-        _dry_run(settings, as_json)
+        _dry_run(chosen, as_json)
         return
-    from sdgbias.nightly import run as nights
-
     signal.signal(signal.SIGTERM, _stop)
     done = nights.run(
-        settings, tell=lambda text: typer.echo(f"{datetime.now(UTC):%H:%M:%S} {text}", err=True)
+        chosen, tell=lambda text: typer.echo(f"{datetime.now(UTC):%H:%M:%S} {text}", err=True)
     )
     if as_json:
         steps = {name: str(step) for name, step in (done.steps or {}).items()}
@@ -93,15 +93,15 @@ def _stop(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def _dry_run(settings: Settings, as_json: bool) -> None:
+def _dry_run(options: NightOptions, as_json: bool) -> None:
     from sdgbias.nightly import gpus, plan, steps
 
-    night = plan.tonight(settings, datetime.now(UTC), write=False)
-    wanted = [*steps.STEPS[:1], *[steps.SELFCHECK] * settings.selfcheck, *steps.STEPS[1:]]
-    idle = {name: steps.not_due(name, settings, night) for name in wanted}
+    night = plan.tonight(options, datetime.now(UTC), write=False)
+    wanted = [*steps.STEPS[:1], *[steps.SELFCHECK] * options.selfcheck, *steps.STEPS[1:]]
+    idle = {name: steps.not_due(name, options, night) for name in wanted}
     if any(not job.run_id for job in night.jobs):
         idle["analyse"] = ""  # whatever is published tonight is analysed
-    host = gpus.here(settings.jobs)
+    host = gpus.here(options.jobs)
     found = {
         "night": night.night,
         "jobs": [
@@ -116,7 +116,7 @@ def _dry_run(settings: Settings, as_json: bool) -> None:
             for j in night.jobs
         ],
         "skipped": [asdict(s) for s in night.skipped],
-        "probed_next": _probed(settings),
+        "probed_next": _probed(options),
         "steps": [name for name, why in idle.items() if not why],
         "not_due": {name: why for name, why in idle.items() if why},
     }
@@ -160,9 +160,9 @@ def _plan_lines(found: Mapping[str, Any], skipped: Sequence[Skipped], host: int)
         yield f"  {name}: not due: {why}"
 
 
-def _probed(settings: Settings) -> list[str]:
+def _probed(options: NightOptions) -> list[str]:
     """The candidates that the next look at the hub would ask a few questions."""
     from sdgbias.nightly import watch, watch_rules
 
-    rules = settings.root / "registry" / "watch.yaml"
-    return watch.next_tried(settings.root, watch_rules.read(rules)) if rules.is_file() else []
+    rules = options.root / "registry" / "watch.yaml"
+    return watch.next_tried(options.root, watch_rules.read(rules)) if rules.is_file() else []

@@ -14,6 +14,7 @@ from typer import Argument, Option
 
 from sdgbias.errors import UsageError, one_of
 from sdgbias.progress import update
+from sdgbias.types import Generation
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,7 +27,6 @@ DEFAULT_RAW, DEFAULT_BENCHMARK, DEFAULT_RESULTS = (
     Path("data/benchmark"),
     Path("results/sdgbias.duckdb"),
 )
-Generated = Literal["T1", "all", "views", "none"]
 Search = Literal["random", "exact"]
 Numerics = Literal["exact", "reference"]
 
@@ -46,16 +46,6 @@ BenchmarkOption = Annotated[
         envvar="SDGBIAS_BENCHMARK",
         show_envvar=False,
         help="Benchmark folder made by `sdgbias build`.",
-    ),
-]
-BenchmarksOption = Annotated[
-    list[Path] | None,
-    Option(
-        "--benchmark",
-        help=(
-            "Benchmark folder; may be repeated, once for each suite. Default: those of"
-            " SDGBIAS_BENCHMARK or the project file, and of data."
-        ),
     ),
 ]
 ProbeBenchmark = Annotated[
@@ -109,7 +99,7 @@ PassesOption = Annotated[
     ),
 ]
 GeneratedOption = Annotated[
-    Generated,
+    Generation,
     Option(
         help=(
             "Which multiple-choice answers are also generated as text: T1 (Full at T1), all (Full"
@@ -168,6 +158,23 @@ def print_table(rows: list[tuple[str, ...]], indent: str = "") -> None:
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         typer.echo(indent + "  ".join(cells).rstrip())
+
+
+def print_estimates(table: pd.DataFrame) -> None:
+    """Print numbers of a query in columns, each with its interval and n as one text, in per cent or
+    points or its own unit; why there is none in its place."""
+    from sdgbias.methods.stats import Estimate
+    from sdgbias.wording import written
+
+    value = next(name for name in ("value", "accuracy", "disparity") if name in table)
+    low, high = ("ci_low", "ci_high") if "ci_low" in table else ("low", "high")
+    own = [c for c in table if c not in (value, low, high, "n", "missing_reason", "run_id")]
+    rows = [(*map(str, own), f"{value} [95 % interval] n")]
+    for row in table.to_dict("records"):
+        e = Estimate.of_row({**row, "value": row[value]}, low, high)
+        shown = written(e, str(row.get("metric", value))).cell if e.value == e.value else ""
+        rows.append((*(str(row[c]) for c in own), shown or str(row.get("missing_reason", "none"))))
+    print_table(rows)
 
 
 def print_findings(results: Path, run_ids: Iterable[str], onward: str) -> None:

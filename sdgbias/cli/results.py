@@ -15,6 +15,7 @@ from sdgbias.cli.options import (
     JsonOption,
     ResultsOption,
     RunsOption,
+    print_estimates,
     print_json,
     print_table,
     query_table,
@@ -146,12 +147,14 @@ def _headline(results: Path, runs: Mapping[str, str], model: str) -> None:
         typer.echo()
     custom = _own(runs)
     if custom:
-        typer.echo("Own questions: accuracy and gain, 95 % interval\n")
-        typer.echo(_text(_metrics(results, custom).drop(columns="run_id"), False) + "\n")
+        typer.echo("Own questions: accuracy in %, and gain in points\n")
+        print_estimates(_metrics(results, custom))
+        typer.echo()
     groups = _groups(results, runs)
     if groups is not None and len(groups):
-        typer.echo("Own questions: accuracy of the best group minus the worst, 95 % interval\n")
-        typer.echo(_text(groups, False) + "\n")
+        typer.echo("Own questions: accuracy of the best group minus the worst, in points\n")
+        print_estimates(groups)
+        typer.echo()
     if not sections and not custom:
         typer.echo(f"{results}: no run is published yet. Next: sdgbias evaluate MODEL")
         return
@@ -178,10 +181,9 @@ def compare(
     benchmark that both were asked is taken.
     """
     from sdgbias import notebook
-    from sdgbias.analysis.night_text import p_value
     from sdgbias.methods.stats import Estimate
-    from sdgbias.report.labels import number, written
     from sdgbias.vocabulary import METHODS
+    from sdgbias.wording import number, p_value, written
 
     pairs = notebook.compare(one, other, results)
     if as_json:
@@ -206,7 +208,7 @@ def compare(
 def _finding(one: str, other: str, row: Mapping[Any, Any]) -> str:
     """'a is more accurate than b by 4.2 points (95 % CI ..., n = 325).'"""
     from sdgbias.methods.stats import Estimate
-    from sdgbias.report.labels import number, sign_of, written
+    from sdgbias.wording import number, sign_of, written
 
     e = Estimate.of_row(row)
     if sign_of(e) > 0:

@@ -24,6 +24,7 @@ from sdgbias.cli.options import (
     SearchOption,
     SeedOption,
     choice,
+    print_estimates,
     print_findings,
     print_json,
     query_table,
@@ -236,6 +237,7 @@ def evaluate(
             )
             outcome = evaluation.evaluate(spec, root, benchmark, results, settings, update)
             reported |= asdict(outcome)
+            reported["outcome"] = "published" if outcome.published else "unchanged"
         runs.append({"model": spec.name, **asdict(outcome)})
         if not as_json:
             _print_run(spec.name, outcome, results)
@@ -244,7 +246,9 @@ def evaluate(
         if as_json:
             print_json({"results": str(results), "runs": runs, "metrics": table})
         else:
-            typer.echo(f"\n{table.to_string(index=False)}\n")
+            typer.echo()
+            print_estimates(table)
+            typer.echo()
             ids = [str(run["run_id"]) for run in runs]
             print_findings(results, ids, f"sdgbias report --results {results}")
 

@@ -23,6 +23,7 @@ from sdgbias.cli.options import (
     DEFAULT_RESULTS,
     JsonOption,
     ResultsOption,
+    print_estimates,
     print_json,
     query_table,
 )
@@ -168,16 +169,16 @@ def demo(
     for text in findings:
         typer.echo(f"  {text}")
     typer.echo(
-        "\nAccuracy on the same answers, 95 % interval clustered by place (measured here):\n"
-        f"\n{accuracy.to_string(index=False)}\n"
+        "\nAccuracy on the same answers in %, 95 % interval clustered by place (measured here):\n"
     )
+    print_estimates(accuracy)
     if len(people):
         typer.echo(
-            "Second suite, pictures of people: difference of recall between groups, all classes"
-            f" pooled, 95 % interval\n(clear: the interval excludes zero):\n"
-            f"\n{people.to_string(index=False)}\n"
+            "\nSecond suite, pictures of people: difference of recall between groups in points, all"
+            " classes pooled, 95 % interval\n(clear: the interval excludes zero):\n"
         )
-    typer.echo(f"report: {page}   ({seconds} s)\nNext: sdgbias serve")
+        print_estimates(people)
+    typer.echo(f"\nreport: {page}   ({seconds} s)\nNext: sdgbias serve")
 
 
 def _marked(people: pd.DataFrame) -> pd.DataFrame:

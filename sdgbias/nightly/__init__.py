@@ -1,7 +1,7 @@
 """Which models run tonight, their retries and quarantine, regression checks. Never
 imports Prefect.
 
-* plan, schedule: who is due, when, and whether anything changed
+* night_options, plan, schedule: who is due, when, and whether anything changed
 * run, attempt, process, supervisor: the night, one model of it, one command
 * gpus, weights: the GPUs and the files that models run with
 * records, quarantine: the record of nights, and models that failed

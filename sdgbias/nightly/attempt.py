@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,8 @@ def failure(kind: object) -> FailureKind:
 
 @dataclass(frozen=True)
 class JobOutcome:
-    """Outcome of one model on one suite in one night. outcome: 'published' (a new run), 'unchanged'
+    """Outcome of one model on one suite in one night: a row of ``night_outcomes``, the file of an
+    attempt, and what a flow run returns. outcome: 'published' (a new run), 'unchanged'
     (the earlier run is still valid), 'failed' or 'skipped'. kind: class of the last error, '' if
     none; message: one line. seconds: of all attempts and waits. scored, planned, failed: prompts.
     quarantined_until: ISO date, '' if not quarantined."""
@@ -97,25 +98,26 @@ class JobOutcome:
         return asdict(self)
 
 
-def already(job: Job, now: datetime) -> JobOutcome | None:
+def outcome_of(job: Job, began: datetime, **known: Any) -> JobOutcome:
+    """The outcome of a job: 'failed', at once and without an attempt, but for what is known."""
+    log = job.log.relative_to(job.log.parents[3]).as_posix()
+    blank = JobOutcome(job.model, job.suite, FAILED, night=job.night, key=job.key, log=log)
+    return replace(blank, started_at=began, **{"finished_at": began, **known})
+
+
+def unchanged(job: Job, now: datetime) -> JobOutcome | None:
     """'unchanged' for a job with a finished run (Job.run_id), which needs no process; else None."""
     if not job.run_id:
         return None
     outcome = PUBLISHED if job.run_id in published_tonight(job) else UNCHANGED
-    return _blank(job, now, 0, outcome=outcome, run_id=job.run_id, finished_at=now)
+    return outcome_of(job, now, outcome=outcome, run_id=job.run_id)
 
 
 def published_tonight(job: Job) -> set[str]:
     """Runs that attempts of an earlier start of this night published, of which a killed night could
     not learn."""
-    files = job.log.parent.glob(f"{job.log.stem}.[0-9]*.json")
-    outcomes = [json_object(file) for file in files]
-    return {str(one.get("run_id")) for one in outcomes if one.get("published")}
-
-
-def left_out(job: Job, now: datetime, why: str) -> JobOutcome:
-    """'skipped' for a job that isn't started tonight."""
-    return _blank(job, now, 0, outcome=SKIPPED, message=why, finished_at=now)
+    outcomes = [json_object(file) for file in _outcome_files(job)]
+    return {str(one.get("run_id")) for one in outcomes if one.get("outcome") == PUBLISHED}
 
 
 def unplanned(night: str, skipped: Skipped, now: datetime) -> JobOutcome:
@@ -137,23 +139,23 @@ def unplanned(night: str, skipped: Skipped, now: datetime) -> JobOutcome:
 def command(job: Job, results: Path, number: int) -> list[str]:
     """The command line of attempt ``number``. Each earlier attempt that ran out of memory halves
     the batch size."""
-    told = [json_object(outcome_file(job, n)) for n in range(1, number)]
-    batch = max(1, job.batch_size >> sum(failure(before.get("error")).halves for before in told))
-    given: dict[str, object] = {
-        "--entry": job.entry,
-        "--outcome": outcome_file(job, number),
-        "--benchmark": job.benchmark,
-        "--results": results,
-    }
-    if batch != job.batch_size:
-        given["--batch-size"] = batch
-    parts = [(name, str(value)) for name, value in given.items()]
-    return [*CLI, "evaluate", job.model, *chain.from_iterable(parts), *job.options]
+    kinds = [json_object(outcome_file(job, n)).get("kind") for n in range(1, number)]
+    batch = max(1, job.batch_size >> sum(failure(kind).halves for kind in kinds))
+    return [
+        *(*CLI, "evaluate", job.model, "--entry", str(job.entry)),
+        *("--outcome", str(outcome_file(job, number)), "--benchmark", str(job.benchmark)),
+        *("--results", str(results), *job.options),
+        *(("--batch-size", str(batch)) if batch != job.batch_size else ()),
+    ]
 
 
 def outcome_file(job: Job, number: int) -> Path:
     """File to which attempt ``number`` writes its outcome."""
     return job.log.with_name(f"{job.log.stem}.{number}.json")
+
+
+def _outcome_files(job: Job) -> list[Path]:
+    return list(job.log.parent.glob(f"{job.log.stem}.[0-9]*.json"))
 
 
 def attempt(
@@ -171,11 +173,7 @@ def attempt(
     began = datetime.now(UTC)
     job.log.parent.mkdir(parents=True, exist_ok=True)
     published = published_tonight(job)
-    for stale in (
-        job.log.parent.glob(f"{job.log.stem}.[0-9]*.json")
-        if number == 1
-        else [outcome_file(job, number)]
-    ):
+    for stale in _outcome_files(job) if number == 1 else [outcome_file(job, number)]:
         stale.unlink(missing_ok=True)
     environment = {
         "SDGBIAS_REGISTRY": str(job.root),
@@ -202,46 +200,46 @@ def attempt(
             (*NOT_FOR_MODELS, *job.withheld),
             look_at_it,
         )
-    told, blank = json_object(outcome_file(job, number)), _blank(job, began, number)
-    made = _how_far(job, _classified(job, ended, told, blank), stages)
-    if made.run_id in published:
-        made = replace(made, outcome=PUBLISHED)
-    if not made.good:
-        process.write_outcome(
-            outcome_file(job, number),
-            {"error": made.kind, "exit_code": ended.code, "message": made.message},
-        )
-    return replace(
-        made, seconds=round(ended.seconds, 3), finished_at=began + timedelta(seconds=ended.seconds)
+    known = _classified(job, ended, json_object(outcome_file(job, number)))
+    known |= _how_far(job, known, stages)
+    if known.get("run_id") in published:
+        known["outcome"] = PUBLISHED
+    outcome = outcome_of(
+        job,
+        began,
+        attempts=number,
+        seconds=round(ended.seconds, 3),
+        finished_at=began + timedelta(seconds=ended.seconds),
+        **known,
     )
+    with suppress(errors.StoreError):  # what its process wrote has the run as well
+        process.write_outcome(outcome_file(job, number), outcome.row())
+    return outcome
 
 
 def _how_far(
-    job: Job, made: JobOutcome, stages: Mapping[str, tuple[progress.Record, progress.Record]]
-) -> JobOutcome:
-    """The outcome of a model that was ended, with how far it came; of one whose time ended while it
-    made progress, also with how many nights like this one are left."""
+    job: Job,
+    ended: Mapping[str, Any],
+    stages: Mapping[str, tuple[progress.Record, progress.Record]],
+) -> dict[str, Any]:
+    """What is known of a model that was ended: how far it came, and of one whose time ended while
+    it made progress how many nights like this one are left."""
     counted = [(first, last) for first, last in stages.values() if last.total > 1]
-    if not counted or made.kind not in ("TimedOut", CANCELLED):
-        return made
+    if not counted or ended.get("kind") not in ("TimedOut", CANCELLED):
+        return {}
     first, last = counted[-1]
-    known = replace(made, scored=last.done, planned=last.total)
-    if made.kind == CANCELLED:
+    known = {"scored": last.done, "planned": last.total}
+    if ended["kind"] == CANCELLED:
         kept = f"{last.done:,} of {last.total:,} prompts are kept ({last.what})"
-        return replace(known, message=f"{made.message}; {kept}")
+        return {**known, "message": f"{ended['message']}; {kept}"}
     if last.done <= first.done:
-        return made
+        return {}
     nights = (last.total - last.done) / (last.done - first.done)
     message = (
         f"{last.done / last.total:.0%} of prompts ({last.what}), about {nights:.1f} nights left at"
         f" {job.timeout_s:.0f} s each; goes on from there the next night; more time: --timeout"
     )
-    return replace(known, kind=OUT_OF_TIME, message=message)
-
-
-def cancelled(outcome: JobOutcome, why: str) -> JobOutcome:
-    """'skipped' for a model that a person cancelled or paused."""
-    return replace(outcome, outcome=SKIPPED, kind=CANCELLED, message=why)
+    return {**known, "kind": OUT_OF_TIME, "message": message}
 
 
 def worth_another_try(outcome: JobOutcome) -> bool:
@@ -265,59 +263,39 @@ def keep_trying(
     """Make attempts on this machine until one succeeds or none is left for the last kind of
     failure; with Prefect, its retries do this."""
     started = datetime.now(UTC)
-    made = attempt(job, results, 1, device, argv)
-    while worth_another_try(made):
-        sleep(WAITS[min(made.attempts, len(WAITS)) - 1])
-        made = attempt(job, results, made.attempts + 1, device, argv)
-    return since(made, started)
+    outcome = attempt(job, results, 1, device, argv)
+    while worth_another_try(outcome):
+        sleep(WAITS[min(outcome.attempts, len(WAITS)) - 1])
+        outcome = attempt(job, results, outcome.attempts + 1, device, argv)
+    return since(outcome, started)
 
 
-def crashed(
-    job: Job, error: BaseException, began: datetime, now: datetime, number: int = 1
-) -> JobOutcome:
+def crashed(job: Job, error: BaseException, began: datetime) -> JobOutcome:
     """The outcome of a job whose supervising code raised: a failure of that model only; the night
     continues."""
-    kind = type(error).__name__
-    return _blank(
-        job,
+    name = type(error).__name__
+    kind = name if isinstance(error, errors.SdgbiasError) else "Unexpected"
+    message = process.redact(f"{name}: {error}")
+    return since(
+        outcome_of(
+            job, began, attempts=1, kind=kind, message=message, finished_at=datetime.now(UTC)
+        ),
         began,
-        number,
-        kind=kind if isinstance(error, errors.SdgbiasError) else "Unexpected",
-        message=process.redact(f"{kind}: {error}"),
-        finished_at=now,
-        seconds=(now - began).total_seconds(),
     )
 
 
-def lost(job: Job, why: str, began: datetime, number: int = 1) -> JobOutcome:
-    """The outcome of a job that Prefect lost: not a failure of its model."""
-    error = errors.InfrastructureError(why)
-    return replace(crashed(job, error, began, datetime.now(UTC), number), kind="Interrupted")
-
-
-def _blank(job: Job, began: datetime, number: int, **known: Any) -> JobOutcome:
-    """'failed', but for what is known."""
-    log = job.log.relative_to(job.log.parents[3]).as_posix()
-    made = JobOutcome(job.model, job.suite, FAILED, night=job.night, key=job.key, log=log)
-    return replace(made, attempts=number, started_at=began, **known)
-
-
-def _classified(
-    job: Job, ended: process.ProcessEnd, told: dict[str, Any], blank: JobOutcome
-) -> JobOutcome:
-    """Classify an attempt: by its outcome file if there is one, then the timeout, the signal, the
-    exit code and the last error in the log."""
-    if told.get("run_id"):
-        counts: dict[str, Any] = {
-            name: int(told.get(name, 0)) for name in ("scored", "planned", "failed")
-        }
-        outcome = PUBLISHED if told.get("published", True) else UNCHANGED
-        return replace(blank, outcome=outcome, run_id=str(told["run_id"]), **counts)
+def _classified(job: Job, ended: process.ProcessEnd, reported: dict[str, Any]) -> dict[str, Any]:
+    """What an attempt came to: by what its process reported, then the timeout, the signal, the exit
+    code and the last error in the log."""
+    if reported.get("run_id"):
+        counts = {name: int(reported.get(name, 0)) for name in ("scored", "planned", "failed")}
+        outcome = UNCHANGED if reported.get("outcome") == UNCHANGED else PUBLISHED
+        return {"outcome": outcome, "run_id": str(reported["run_id"]), **counts}
     if ended.ended:
-        return cancelled(blank, ended.ended)
+        return {"outcome": SKIPPED, "kind": CANCELLED, "message": ended.ended}
     words = process.last_error(job.log)
-    if told.get("error"):
-        kind, message = str(told["error"]), str(told.get("message", ""))
+    if reported.get("kind"):
+        kind, message = str(reported["kind"]), str(reported.get("message", ""))
     elif ended.timed_out:
         kind = "TimedOut"
         message = (
@@ -332,4 +310,4 @@ def _classified(
     else:
         kind = _BY_CODE.get(ended.code, "Unexpected")
         message = words or f"ended with exit code {ended.code} and reported no outcome"
-    return replace(blank, kind=kind, message=process.redact(message))
+    return {"kind": kind, "message": process.redact(message)}

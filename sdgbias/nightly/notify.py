@@ -62,21 +62,23 @@ def service(address: str) -> apprise.NotifyBase:
         logging.getLogger(logs_addresses).setLevel(logging.CRITICAL)
     try:
         parts = urlsplit(address)
-        found = apprise.Apprise.instantiate(address, suppress_exceptions=True)
-        if found is None and parts.scheme in ("http", "https") and parts.hostname:
-            asked = "".join(f"-{pair}&" for pair in parts.query.split("&") if pair)
-            plain = f"{parts.netloc}{parts.path}?{asked}{_TEXT_ONLY}"
-            found = apprise.Apprise.instantiate(f"{parts.scheme.replace('http', 'json')}://{plain}")
+        target = apprise.Apprise.instantiate(address, suppress_exceptions=True)
+        if target is None and parts.scheme in ("http", "https") and parts.hostname:
+            query = "".join(f"-{pair}&" for pair in parts.query.split("&") if pair)
+            plain = f"{parts.netloc}{parts.path}?{query}{_TEXT_ONLY}"
+            target = apprise.Apprise.instantiate(
+                f"{parts.scheme.replace('http', 'json')}://{plain}"
+            )
     except ValueError:
-        found = None
-    if found is None:
+        target = None
+    if target is None:
         raise UsageError(
             "the webhook's address is no http or https URL and none of Apprise's; it isn't repeated"
             " here because it may be a secret"
         )
-    found.redirects = False
-    found.socket_connect_timeout = found.socket_read_timeout = TIMEOUT
-    return found
+    target.redirects = False
+    target.socket_connect_timeout = target.socket_read_timeout = TIMEOUT
+    return target
 
 
 def target(address: str) -> str:
@@ -89,9 +91,9 @@ def target(address: str) -> str:
 
 def message(night: NightRecord, link: str = "") -> str:
     """Plain text. link: URL of the report's page; default: as recorded for the night."""
-    told = str(night.row.get("report") or "")  # the folder of the report, or the page itself
+    report = str(night.row.get("report") or "")  # the folder of the report, or the page itself
     link = link or (
-        told if told.endswith(".html") or not told else f"{told.rstrip('/')}/night.html"
+        report if report.endswith(".html") or not report else f"{report.rstrip('/')}/night.html"
     )
     steps = nights.failed_steps(night.row).items()
     parts = {
@@ -115,10 +117,10 @@ def message(night: NightRecord, link: str = "") -> str:
         ),
     }
     headline = words.headline(night)
-    said = templates.lines(
+    lines = templates.lines(
         "night_message", night=night.night, headline=headline, parts=parts, most=_MOST, link=link
     )
-    return "\n".join(said)[:_LONGEST]
+    return "\n".join(lines)[:_LONGEST]
 
 
 def announce(
@@ -154,9 +156,9 @@ def announce(
         if status.get(name) == "sent":
             done.append(SentMessage(name, "known"))
             continue
-        told = chosen if name == chosen.night else nights.load(results, name)
-        assert told is not None
-        text = message(told, link)
+        record = chosen if name == chosen.night else nights.load(results, name)
+        assert record is not None
+        text = message(record, link)
         tries, why = post(address, text, sleep)
         total = tries + (int(before[name]["attempts"]) if name in before else 0)
         done.append(SentMessage(name, "failed" if why else "sent", why))
@@ -173,10 +175,10 @@ def post(address: str, text: str, sleep: Callable[[float], None] = time.sleep) -
     for at in range(len(WAITS) + 1):
         if at:
             sleep(WAITS[at - 1])
-        with apprise.LogCapture(level=logging.WARNING, fmt="%(message)s") as said:
+        with apprise.LogCapture(level=logging.WARNING, fmt="%(message)s") as log:
             if to.notify(body=text):
                 return at + 1, ""
-            code = re.search(r"error=(\d{3})\b", said.getvalue())  # the rest may name the address
+            code = re.search(r"error=(\d{3})\b", log.getvalue())  # the rest may name the address
         why = f"HTTP {code[1]}" if code else "no answer"
         if code and 300 <= int(code[1]) < 500 and code[1] not in ("408", "429"):
             return at + 1, why

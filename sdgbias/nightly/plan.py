@@ -4,7 +4,6 @@ made during the night have no effect on it."""
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, date, datetime
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import yaml
 from pydantic import TypeAdapter
@@ -28,59 +27,18 @@ from sdgbias.errors import (
     one_of,
 )
 from sdgbias.nightly import schedule
+from sdgbias.nightly.night_options import NightOptions
 from sdgbias.registry import changes, entries, machine
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.scoring.run_id import run_id
 from sdgbias.suites import EvalSettings
-from sdgbias.suites.suite import Generation
 from sdgbias.types import NEEDS_PICTURES, QUARANTINED
 
-#: Default timeout of one attempt on one model, in seconds.
-TIMEOUT = 6 * 3600.0
-#: Default benchmarks; only those present are used.
-BENCHMARKS = (Path("data/benchmark"), Path("data/people/benchmark"))
-#: Default environment variable with the webhook's address; policy and settings may name another.
-WEBHOOK, ENV_BENCHMARK = "SDGBIAS_WEBHOOK", "SDGBIAS_BENCHMARK"
+#: Default environment variable with the webhook's address; policy and options may name another.
+WEBHOOK = "SDGBIAS_WEBHOOK"
 #: State of a Skipped whose registry file can't be read.
 BROKEN = "broken"
 _ONWARD = "make room or give a writable folder with --results"
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Settings of a night. Paths as given by the user; ``root``: folder of the registry;
-    ``benchmarks``: at most one per suite (the suite is read from the benchmark's card).
-
-    models: only these (including candidates), None: all due models. policy: policy file of the
-    regression check, None: the default. webhook_env: NAME of the environment variable that holds
-    the webhook's address, '': the policy's. jobs: models in parallel, 0: as many as the GPUs hold.
-    scheduled_for: instant at which the night was due, None: started by hand. night: its name, if
-    known. draws, seed, passes, generated: passed to every evaluation. by: 'cli' or 'prefect'.
-    hours: after these no further model is started, 0: no limit. fetch: 'yes': weights that are
-    missing, before the hours begin.
-    """
-
-    root: Path
-    results: Path
-    benchmarks: tuple[Path, ...]
-    report: Path
-    models: tuple[str, ...] | None = None
-    policy: Path | None = None
-    webhook_env: str = ""
-    jobs: int = 0
-    timeout_s: float = TIMEOUT
-    selfcheck: bool = False
-    scheduled_for: datetime | None = None
-    night: str | None = None
-    by: str = "cli"
-    cron: str = schedule.CRON
-    timezone: str = schedule.TIMEZONE
-    passes: str = "all"
-    generated: Generation = "T1"
-    draws: int = 10_000
-    seed: int = 0
-    hours: float = 0.0
-    fetch: Literal["no", "yes"] = "no"
 
 
 @dataclass(frozen=True)
@@ -144,41 +102,41 @@ def folder_of(results: Path, night: str) -> Path:
     return results.parent / "nights" / schedule.checked(night)
 
 
-def name_of(settings: Settings, now: datetime) -> str:
-    """The night's name: as set in the settings, else from the due time, else (started by hand) from
+def name_of(options: NightOptions, now: datetime) -> str:
+    """The night's name: as set in the options, else from the due time, else (started by hand) from
     the current minute, with a suffix if that name is taken. Raises UsageError."""
-    if settings.night is not None:
-        return schedule.checked(settings.night)
-    if settings.scheduled_for is None:
-        minute = schedule.night_id(now, settings.timezone)
-        return schedule.next_free(minute, _done(settings.results, minute))
-    return schedule.night_id(settings.scheduled_for, settings.timezone, settings.cron)
+    if options.night is not None:
+        return schedule.checked(options.night)
+    if options.due is None:
+        minute = schedule.night_id(now, options.zone)
+        return schedule.next_free(minute, _done(options.results, minute))
+    return schedule.night_id(options.due, options.zone, options.cron)
 
 
-def tonight(settings: Settings, now: datetime, write: bool = True) -> Night:
+def tonight(options: NightOptions, now: datetime, write: bool = True) -> Night:
     """Plan the night's jobs. With ``write``, each registry entry is copied into the night's folder,
     and that copy is what is scored.
 
     A broken registry file becomes a Skipped with state 'broken', a suite without a benchmark one
     with state 'no benchmark', a language model on a suite of pictures one with 'needs pictures'.
     Raises UsageError (two benchmarks of one suite), RegistryError (an
-    unknown name in ``models``), InputError (a folder that is not a benchmark).
+    unknown name in ``model``), InputError (a folder that is not a benchmark).
     """
-    name = name_of(settings, now)
-    folder = folder_of(settings.results, name)
-    today = now.astimezone(schedule.zone(settings.timezone)).date()
-    chosen, skipped = _chosen(settings, today)
-    measured = _last_measured(settings.results)
+    name = name_of(options, now)
+    folder = folder_of(options.results, name)
+    today = now.astimezone(schedule.zone(options.zone)).date()
+    chosen, skipped = _chosen(options, today)
+    measured = _last_measured(options.results)
     # new models first, then the one whose last run is oldest
     chosen.sort(key=lambda spec: measured.get(spec.name, ""))
-    benchmarks = _benchmarks(settings.benchmarks) if chosen else {}
+    benchmarks = _benchmarks(options.benchmarks) if chosen else {}
     ids: dict[str, str] = {}
-    withheld = webhooks(settings)
+    withheld = webhooks(options)
     jobs: list[Job] = []
-    asked = _asked(settings)
+    evaluation = _asked(options)
     same = ("passes", "generated", "draws", "seed")
-    options = [(f"--{name}", str(getattr(settings, name))) for name in same]
-    at_once = settings.jobs or max(1, len(machine.visible()))
+    passed_on = [(f"--{name}", str(getattr(options, name))) for name in same]
+    at_once = options.jobs or max(1, len(machine.visible()))
     for spec in chosen:
         for suite in entries.suites(spec):
             if suite not in benchmarks:
@@ -198,18 +156,18 @@ def tonight(settings: Settings, now: datetime, write: bool = True) -> Night:
                 benchmark=folder_of_suite,
                 entry=folder / "registry" / f"{spec.name}.yaml",
                 gpu=str(spec.options.get("gpu", "cpu")),
-                timeout_s=settings.timeout_s,
-                key=_key(spec, settings.root, benchmark_id, of, asked),
+                timeout_s=options.timeout,
+                key=_key(spec, options.root, benchmark_id, of, evaluation),
                 log=folder / "logs" / f"{spec.name}-{suite}.log",
-                root=settings.root,
+                root=options.root,
                 batch_size=spec.batch_size,
                 threads=max(1, (os.cpu_count() or 1) // at_once) if at_once > 1 else 0,
-                options=tuple(chain.from_iterable(options)),
+                options=tuple(chain.from_iterable(passed_on)),
                 withheld=withheld,
                 gpus=machine.gpus_of(spec),
             )
             jobs.append(job)
-    complete = _complete(settings.results)
+    complete = _complete(options.results)
     # an endpoint may change behind its name
     always = {spec.name for spec in chosen if spec.backend == "api"}
     planned = tuple(
@@ -221,7 +179,7 @@ def tonight(settings: Settings, now: datetime, write: bool = True) -> Night:
         folder,
         planned,
         tuple(skipped),
-        settings.scheduled_for and settings.scheduled_for.astimezone(UTC),
+        options.due and options.due.astimezone(UTC),
         ids,
     )
     if write:
@@ -231,39 +189,39 @@ def tonight(settings: Settings, now: datetime, write: bool = True) -> Night:
 
 
 def _key(
-    spec: ModelSpec, root: Path, benchmark_id: str, suite: suites.Suite, asked: EvalSettings
+    spec: ModelSpec, root: Path, benchmark_id: str, suite: suites.Suite, evaluation: EvalSettings
 ) -> str:
     """The id that a run would have; '' where it can't be known, such as without the weights: the
     job's own process says so."""
     with suppress(SdgbiasError):
-        return run_id(spec, root, benchmark_id, suite, asked)
+        return run_id(spec, root, benchmark_id, suite, evaluation)
     return ""
 
 
-def _asked(settings: Settings) -> EvalSettings:
+def _asked(options: NightOptions) -> EvalSettings:
     """The evaluation settings that a job's options give in `sdgbias evaluate`. Raises UsageError
     for unknown extra prompts: once, before any model is evaluated."""
     from sdgbias.suites.extra_prompts import choose
 
     return EvalSettings(
-        draws=settings.draws,
-        seed=settings.seed,
-        passes=tuple(choose(settings.passes)),
-        generated=settings.generated,
+        draws=options.draws,
+        seed=options.seed,
+        passes=tuple(choose(options.passes)),
+        generated=options.generated,
     )
 
 
-def webhooks(settings: Settings) -> tuple[str, ...]:
+def webhooks(options: NightOptions) -> tuple[str, ...]:
     """NAMES of the environment variables with the webhook's address, from the settings and the
     policy. An invalid policy is searched as plain text, so that the secret is withheld all the
     same; the regression check reports what is wrong with it."""
-    named = {settings.webhook_env}
+    named = {options.webhook_env}
     with suppress(OSError, ValueError, yaml.YAMLError, InputError):
-        path = settings.policy or settings.root / "registry" / "policy.yaml"
+        path = options.policy or options.root / "registry" / "policy.yaml"
         text = files.read_small(path, errors="replace")
         named |= set(re.findall(r"\bwebhook\b[\"']?\s*:\s*[\"']?([A-Za-z_]\w*)", text))
-        found = files.load_yaml(text)
-        named |= {str(found.get("webhook", ""))} if isinstance(found, dict) else set()
+        content = files.load_yaml(text)
+        named |= {str(content.get("webhook", ""))} if isinstance(content, dict) else set()
     return tuple(sorted(named - {""}))
 
 
@@ -286,22 +244,22 @@ def load(results: Path, night: str) -> Night:
         ) from None
 
 
-def _chosen(settings: Settings, today: date) -> tuple[list[ModelSpec], list[Skipped]]:
-    found, broken = entries.load_readable(settings.root)
-    if settings.models is not None:
-        for name in settings.models:
-            if name not in found and name not in broken:
+def _chosen(options: NightOptions, today: date) -> tuple[list[ModelSpec], list[Skipped]]:
+    readable, broken = entries.load_readable(options.root)
+    if options.model is not None:
+        for name in options.model:
+            if name not in readable and name not in broken:
                 raise RegistryError(
-                    one_of("model", name, [*found, *broken])
+                    one_of("model", name, [*readable, *broken])
                     + "; add one: sdgbias register-model REPO"
                 )
-        found = {name: spec for name, spec in found.items() if name in settings.models}
-        broken = {name: why for name, why in broken.items() if name in settings.models}
+        readable = {name: spec for name, spec in readable.items() if name in options.model}
+        broken = {name: why for name, why in broken.items() if name in options.model}
     usual = entries.DEFAULT_SUITES[0]
     skipped = [Skipped(name, usual, why, BROKEN) for name, why in broken.items()]
     chosen: list[ModelSpec] = []
-    for spec in found.values():
-        if settings.models is not None or entries.is_due(spec, today):
+    for spec in readable.values():
+        if options.model is not None or entries.is_due(spec, today):
             chosen.append(spec)
         else:
             until = f"until {spec.until or 'a person enables it'}: "
@@ -310,34 +268,20 @@ def _chosen(settings: Settings, today: date) -> tuple[list[ModelSpec], list[Skip
     return chosen, skipped
 
 
-def benchmarks_of(given: Sequence[Path] | None) -> tuple[Path, ...]:
-    """The given benchmarks; if none are given, the one that SDGBIAS_BENCHMARK names and those of
-    BENCHMARKS that exist and are of another suite; at least one."""
-    if given:
-        return tuple(given)
-    there = [b for b in BENCHMARKS if (b / "benchmark.json").is_file()]
-    named = Path(os.environ.get(ENV_BENCHMARK, ""))
-    if named == Path():
-        return tuple(there) or BENCHMARKS[:1]
-    if not (named / "benchmark.json").is_file():
-        return (named,)
-    suite = suites.of(named).name
-    return (named, *(b for b in there if suites.of(b).name != suite))
-
-
 def _benchmarks(folders: Sequence[Path]) -> dict[str, tuple[suites.Suite, Path, str]]:
     """Suite name -> (the suite, its folder, its benchmark_id). Raises InputError for a folder that
     is not a benchmark, UsageError for two benchmarks of one suite."""
-    found: dict[str, tuple[suites.Suite, Path, str]] = {}
+    by_suite: dict[str, tuple[suites.Suite, Path, str]] = {}
     for folder in folders:
         suite, card = suites.of(folder), suites.benchmark_card(folder)
-        if suite.name in found:
+        if suite.name in by_suite:
+            first = by_suite[suite.name][1]
             raise UsageError(
-                f"--benchmark {found[suite.name][1]} and {folder} are both of suite {suite.name};"
-                " name one of each suite"
+                f"--benchmark {first} and {folder} are both of suite {suite.name}; name one of each"
+                " suite"
             )
-        found[suite.name] = suite, folder, str(card["benchmark_id"])
-    return found
+        by_suite[suite.name] = suite, folder, str(card["benchmark_id"])
+    return by_suite
 
 
 def _rows(results: Path, sql: str, params: Sequence[object] = ()) -> list[tuple[Any, ...]]:
@@ -378,12 +322,3 @@ def _last_measured(results: Path) -> dict[str, str]:
 def _snapshot(folder: Path, specs: list[ModelSpec]) -> None:
     for spec in specs:
         files.write_atomically(folder / f"{spec.name}.yaml", changes.to_yaml(spec), _ONWARD)
-
-
-def check(settings: Settings) -> None:
-    """Raises UsageError for invalid settings."""
-    if settings.jobs < 0:
-        raise UsageError(f"--jobs {settings.jobs}; valid: 0 or more")
-    if not 0 <= settings.hours < math.inf:
-        raise UsageError(f"--hours {settings.hours}; valid: 0 (no limit) or more")
-    schedule.zone(settings.timezone)

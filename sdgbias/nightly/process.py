@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from sdgbias import credentials, exits
 from sdgbias.errors import OutOfMemory, SdgbiasError, StoreError
@@ -102,7 +102,17 @@ def beside(
     with log.open("ab") as sink:
         sink.write(f"{_STARTED}{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC\n".encode())
         sink.flush()
-        child = _start(command, str(log), environment or {}, without, sink)
+        passed_on = {name: value for name, value in os.environ.items() if name not in without}
+        limits = (str(log), str(LOG_BYTES), str(GRACE))
+        script = [sys.executable, "-I", "-S", supervisor.__file__, *limits]
+        child = subprocess.Popen(
+            [*script, *command],
+            stdin=_lifeline(),
+            stdout=subprocess.DEVNULL,
+            stderr=sink,
+            start_new_session=True,
+            env={**passed_on, **(environment or {})},
+        )
     try:
         yield child
     finally:
@@ -121,26 +131,6 @@ def _running(child: subprocess.Popen[bytes]) -> Iterator[None]:
     finally:
         with _LOCK:
             _RUNNING.discard(child)
-
-
-def _start(
-    command: Sequence[str],
-    log: str,
-    more: Mapping[str, str],
-    without: Collection[str],
-    errors: IO[bytes] | int,
-) -> subprocess.Popen[bytes]:
-    """The supervisor of a command; ``log``: '-' for its output on the supervisor's own."""
-    passed_on = {name: value for name, value in os.environ.items() if name not in without}
-    script = [sys.executable, "-I", "-S", supervisor.__file__, log, str(LOG_BYTES), str(GRACE)]
-    return subprocess.Popen(
-        [*script, *command],
-        stdin=_lifeline(),
-        stdout=subprocess.PIPE if log == "-" else subprocess.DEVNULL,
-        stderr=errors,
-        start_new_session=True,
-        env={**passed_on, **more},
-    )
 
 
 def _lifeline() -> int:
@@ -202,23 +192,6 @@ def _watch(child: subprocess.Popen[bytes], timeout_s: float, look: Callable[[], 
     return ""
 
 
-def run_captured(command: Sequence[str], seconds: float) -> tuple[int, str, str]:
-    """(exit code, output, the last error message, '' if there is none) of an sdgbias command. No
-    descendant of it survives. Raises subprocess.TimeoutExpired, when it has been ended."""
-    child = _start(command, "-", {}, (), subprocess.PIPE)
-    try:
-        output, errors = (
-            part.decode("utf-8", "replace") for part in child.communicate(None, seconds)
-        )
-    finally:
-        _end([child])
-        for pipe in filter(None, (child.stdout, child.stderr)):
-            pipe.close()
-    lines = [line for line in errors.splitlines() if line.strip()]
-    last = lines[-1].removeprefix("error: ") if lines else f"exit code {child.returncode}"
-    return child.returncode, output, last if child.returncode else ""
-
-
 def begin() -> None:
     """Allow processes to be started (again after `stop_all`)."""
     _STOPPING.clear()
@@ -272,28 +245,28 @@ def last_error(log: Path) -> str:
 @contextmanager
 def report_outcome(path: Path | None) -> Iterator[dict[str, Any]]:
     """Write the mapping filled by the block to ``path`` as JSON when the block succeeds; on an
-    error write its class, exit code and message, and re-raise. Without a path nothing is written.
-    Raises StoreError if the file can't be written."""
-    found: dict[str, Any] = {}
+    error write its kind and message, and re-raise. The names are columns of ``night_outcomes``.
+    Without a path nothing is written. Raises StoreError if the file can't be written."""
+    outcome: dict[str, Any] = {}
     if path is None:
-        yield found
+        yield outcome
         return
     _reserve(path)
 
     def failed(error: Exception) -> None:
-        kind, known = type(error).__name__, isinstance(error, SdgbiasError)
-        code, message = getattr(error, "exit_code", 1), str(error) if known else f"{kind}: {error}"
-        write_outcome(path, {"error": kind, "exit_code": code, "message": message})
+        kind, expected = type(error).__name__, isinstance(error, SdgbiasError)
+        message = str(error) if expected else f"{kind}: {error}"
+        write_outcome(path, {"outcome": "failed", "kind": kind, "message": message})
 
     try:
-        yield found
+        yield outcome
     except MemoryError as error:
         failed(lack := OutOfMemory(f"out of memory: {error}".rstrip(": ")))
         raise lack from None
     except Exception as error:
         failed(error)
         raise
-    write_outcome(path, found)
+    write_outcome(path, outcome)
 
 
 def _reserve(path: Path) -> None:
@@ -301,18 +274,18 @@ def _reserve(path: Path) -> None:
         os.posix_fallocate(file.fileno(), 0, ROOM)
 
 
-def write_outcome(path: Path, found: dict[str, Any]) -> None:
+def write_outcome(path: Path, outcome: dict[str, Any]) -> None:
     """Write the outcome atomically. If the disk is full, an error is shortened and written into the
     room that `report_outcome` reserved. Raises StoreError if an outcome can't be written; for an
     error it does not, because the error is on stderr as well."""
     try:
         with replacing(path) as part:
-            part.write_text(json.dumps(found), encoding="utf-8")
+            part.write_text(json.dumps(outcome, default=str), encoding="utf-8")
     except OSError as error:
-        if "error" not in found:
+        if not outcome.get("kind"):
             raise StoreError(
                 f"{path}: can't be written ({error.strerror}); what was published stays"
             ) from None
-        short = {**found, "message": str(found.get("message", ""))[:LONGEST]}
+        short = {**outcome, "message": str(outcome.get("message", ""))[:LONGEST]}
         with suppress(OSError), path.open("r+b") as file:
-            file.write(json.dumps(short).encode().ljust(ROOM))
+            file.write(json.dumps(short, default=str).encode().ljust(ROOM))

@@ -12,7 +12,7 @@ import pandas as pd
 from sdgbias.errors import RegistryError, StoreError
 from sdgbias.nightly import process, records
 from sdgbias.nightly.attempt import FAILED, PUBLISHED, UNCHANGED, JobOutcome, failure
-from sdgbias.nightly.plan import Settings
+from sdgbias.nightly.night_options import NightOptions
 from sdgbias.registry import changes, entries
 from sdgbias.types import ENABLED, QUARANTINED
 
@@ -27,7 +27,7 @@ def until(failures: int, today: date) -> date:
     return today + timedelta(days=DAYS[min(failures, len(DAYS)) - 1])
 
 
-def update_quarantine(settings: Settings, outcome: JobOutcome, today: date) -> JobOutcome:
+def update_quarantine(options: NightOptions, outcome: JobOutcome, today: date) -> JobOutcome:
     """Update the registry's state after an outcome; return the outcome with ``quarantined_until``
     filled in.
 
@@ -39,11 +39,11 @@ def update_quarantine(settings: Settings, outcome: JobOutcome, today: date) -> J
     """
     columns = ["night", "model", "suite", "outcome", "run_id", "quarantined_until"]
     try:
-        history = records.history(settings.results, outcome.model)[columns]
+        history = records.history(options.results, outcome.model)[columns]
     except StoreError:
         history = pd.DataFrame(columns=columns)
     try:
-        spec = entries.load(settings.root, outcome.model)
+        spec = entries.load(options.root, outcome.model)
     except RegistryError as error:
         failed = outcome.outcome == FAILED
         return _noted(outcome, f"its state can't be changed: {error}") if failed else outcome
@@ -51,14 +51,14 @@ def update_quarantine(settings: Settings, outcome: JobOutcome, today: date) -> J
     if outcome.good and spec.state == QUARANTINED and spec.until:
         tonight = history[(history["night"] == outcome.night) & (history["suite"] != outcome.suite)]
         if not (tonight["outcome"] == FAILED).any():
-            return _set(settings, outcome, ENABLED, "", None)
+            return _set(options, outcome, ENABLED, "", None)
     elif (
         outcome.outcome == FAILED
         and failure(outcome.kind).model
         and (spec.state == ENABLED or spec.until)
     ):
         reason = process.redact(f"{outcome.kind}: {outcome.message}")
-        return _set(settings, outcome, QUARANTINED, reason, until(failures(before) + 1, today))
+        return _set(options, outcome, QUARANTINED, reason, until(failures(before) + 1, today))
     return outcome
 
 
@@ -66,16 +66,16 @@ def failures(before: pd.DataFrame) -> int:
     """Consecutive nights, up to the newest, that ended with the model quarantined. ``before``: the
     model's rows; nights that didn't score it, or whose failure was not the model's, are ignored."""
     bad = before["quarantined_until"].fillna("") != ""
-    told = bad[bad | before["outcome"].isin((PUBLISHED, UNCHANGED))]
-    by_night = told.groupby(before["night"], sort=True).any()
+    counted = bad[bad | before["outcome"].isin((PUBLISHED, UNCHANGED))]
+    by_night = counted.groupby(before["night"], sort=True).any()
     return len(list(takewhile(bool, reversed(by_night.tolist()))))
 
 
 def _set(
-    settings: Settings, outcome: JobOutcome, state: str, reason: str, end: date | None
+    options: NightOptions, outcome: JobOutcome, state: str, reason: str, end: date | None
 ) -> JobOutcome:
     try:
-        changes.set_state(settings.root, outcome.model, state, reason=reason, until=end or "")
+        changes.set_state(options.root, outcome.model, state, reason=reason, until=end or "")
     except (RegistryError, OSError) as error:
         return _noted(outcome, f"not {state}: {error}")
     return replace(outcome, quarantined_until=end.isoformat() if end else "")

@@ -19,7 +19,8 @@ import pandas as pd
 from sdgbias import locks, store
 from sdgbias.errors import InfrastructureError, StoreError
 from sdgbias.nightly.attempt import PUBLISHED, UNCHANGED, JobOutcome, unplanned
-from sdgbias.nightly.plan import BROKEN, Night, Settings
+from sdgbias.nightly.night_options import NightOptions
+from sdgbias.nightly.plan import BROKEN, Night
 from sdgbias.store import night_files
 from sdgbias.types import CANDIDATE, RETIRED
 
@@ -72,11 +73,11 @@ def only_one(results: Path, night: str = "") -> Iterator[None]:
         yield
 
 
-def begin(settings: Settings, night: Night, now: datetime) -> None:
+def begin(options: NightOptions, night: Night, now: datetime) -> None:
     """Open a night, and mark an earlier one that is still 'running' as interrupted. A results file
     is made where there is none, for the steps that read it. Raises StoreError if the night's files
     can't be written."""
-    results = settings.results
+    results = options.results
     others = "SELECT night FROM nights WHERE status = ? AND night != ?"
     for earlier in night_files.query(results, others, [RUNNING, night.night])["night"]:
         before = night_files.read(results, "nights", {"night": earlier})
@@ -85,11 +86,11 @@ def begin(settings: Settings, night: Night, now: datetime) -> None:
         "night": night.night,
         "scheduled_for": night.scheduled_for,
         "started_at": now,
-        "by": settings.by,
+        "by": options.by,
         "status": RUNNING,
         "benchmarks": night.benchmarks,
-        "config": asdict(settings),
-        "report": str(settings.report),
+        "config": asdict(options),
+        "report": str(options.report),
         "starts": starts_of(results, night.night) + 1,
         "finished_at": None,
         **step_columns({}),
@@ -182,6 +183,8 @@ def history(results: Path, model: str = "") -> pd.DataFrame:
 
 def last_finished(results: Path) -> str | None:
     """Name of the newest completed night of all models (no --model); None if there is none."""
-    sql = "SELECT max(night) AS night FROM nights WHERE status = ? AND config->>'models' IS NULL"
+    # nights before version 0.12 called the option models
+    of_all = "coalesce(config->>'model', config->>'models') IS NULL"
+    sql = f"SELECT max(night) AS night FROM nights WHERE status = ? AND {of_all}"
     newest = night_files.query(results, sql, [DONE])["night"][0]
     return None if pd.isna(newest) else str(newest)

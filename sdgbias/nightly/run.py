@@ -33,7 +33,8 @@ from sdgbias.errors import InfrastructureError, RegressionBreach
 from sdgbias.nightly import attempt, gpus, process, quarantine, records, schedule, weights
 from sdgbias.nightly import steps as finish
 from sdgbias.nightly.attempt import FAILED, JobOutcome
-from sdgbias.nightly.plan import BROKEN, Job, Night, Settings, check, name_of, tonight
+from sdgbias.nightly.night_options import NightOptions
+from sdgbias.nightly.plan import BROKEN, Job, Night, name_of, tonight
 from sdgbias.nightly.records import StepResult
 
 #: Seconds between two looks at GPUs that other processes hold.
@@ -43,8 +44,8 @@ BUSY_HOURS = 6.0
 _NEXT = "it is among the first of the next night"
 #: (job, results file, GPUs) -> the final outcome of one model on one suite.
 Score = Callable[[Job, Path, str | None], JobOutcome]
-#: (name of a step, settings, plan) -> how it ended.
-Step = Callable[[str, Settings, Night], StepResult]
+#: (name of a step, options, plan) -> how it ended.
+Step = Callable[[str, NightOptions, Night], StepResult]
 OVER = f"the night's hours were over; {_NEXT}; more: --hours"
 
 
@@ -77,8 +78,17 @@ class NightSummary:
         return InfrastructureError.exit_code if bad - set(finish.OPTIONAL_STEPS) else 0
 
 
+def due_now(options: NightOptions, now: datetime) -> NightOptions | None:
+    """The options of the night that --catch-up stands for; None if the last due one is done."""
+    if not options.catch_up:
+        return options
+    last = records.last_finished(options.results)
+    due = schedule.missed(options.cron, options.zone, last, now)
+    return replace(options, scheduled_for=due.isoformat()) if due else None
+
+
 def run(
-    settings: Settings,
+    options: NightOptions,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     tell: Callable[[str], None] = print,
     score: Score = attempt.keep_trying,
@@ -95,56 +105,55 @@ def run(
     before any model is scored, InfrastructureError (another night is running), UsageError,
     RegistryError, InputError (no benchmark), StoreError (the night's folder can't be written).
     """
-    check(settings)
     began = time.monotonic()
-    name = name_of(settings, now())
-    settings = replace(settings, night=name)  # fixed now: the minute in the name may change later
-    with records.only_one(settings.results, name), progress.listening():
-        if records.status(settings.results, name) == records.DONE:
+    name = name_of(options, now())
+    options = replace(options, night=name)  # fixed now: the minute in the name may change later
+    with records.only_one(options.results, name), progress.listening():
+        if records.status(options.results, name) == records.DONE:
             return NightSummary(name, "", note=f"night {name} is done already; nothing to do")
-        night = tonight(settings, now())
-        records.begin(settings, night, now())
-        said: dict[str, StepResult] = {}
+        night = tonight(options, now())
+        records.begin(options, night, now())
+        results: dict[str, StepResult] = {}
         try:
             process.begin()
             process.sweep()
-            said[finish.CHECK] = step(finish.CHECK, settings, night)
+            results[finish.CHECK] = step(finish.CHECK, options, night)
             broken = [s for s in night.skipped if s.state == BROKEN]
             outcomes = [attempt.unplanned(name, s, now()) for s in broken]
-            if said[finish.CHECK] == finish.DONE:
-                lacking = weights.lacking(settings, night, tell)
-                where = host or gpus.here(settings.jobs)
-                outcomes += _everybody(settings, night, lacking, now, tell, score, where)
+            if results[finish.CHECK] == finish.DONE:
+                lacking = weights.lacking(options, night, tell)
+                where = host or gpus.here(options.jobs)
+                outcomes += _everybody(options, night, lacking, now, tell, score, where)
                 well = any(o.goes_on for o in outcomes) or not outcomes
                 status = records.DONE if well else FAILED
             else:
-                tell(f"benchmark: {said[finish.CHECK]}")
+                tell(f"benchmark: {results[finish.CHECK]}")
                 status = FAILED
-            records.add(settings.results, outcomes)
-            _close(settings, night, said, steps, tell, step)
-            unsaved = records.end(settings.results, night, status, said, now(), outcomes)
+            records.add(options.results, outcomes)
+            _close(options, night, results, steps, tell, step)
+            unsaved = records.end(options.results, night, status, results, now(), outcomes)
         except BaseException:
             process.stop_all()
-            records.end(settings.results, night, records.INTERRUPTED, said, now())
+            records.end(options.results, night, records.INTERRUPTED, results, now())
             raise
-        if "report" in said:
+        if "report" in results:
             # once more: the report was written before the steps after it ended
-            ended = step(finish.LAST_PAGE, settings, night)
+            ended = step(finish.LAST_PAGE, options, night)
             if ended != finish.DONE:  # costs only this page: the record has the end of the night
                 tell(f"{finish.LAST_PAGE}: {ended}")
     return NightSummary(
         name,
         status,
         tuple(outcomes),
-        said,
+        results,
         time.monotonic() - began,
-        str(finish.report_page(settings)),
+        str(finish.report_page(options)),
         unsaved,
     )
 
 
 def _everybody(
-    settings: Settings,
+    options: NightOptions,
     night: Night,
     lacking: Mapping[str, str],
     now: Callable[[], datetime],
@@ -155,57 +164,62 @@ def _everybody(
     """Run all jobs, those with a finished run first (they need no process), without those that are
     ``lacking`` weights (model -> why) or GPUs. The suites of one model run one after the other,
     because they share its scores."""
-    today = now().astimezone(schedule.zone(settings.timezone)).date()
-    known = [outcome for job in night.jobs if (outcome := attempt.already(job, now()))]
-    outcomes = [quarantine.update_quarantine(settings, outcome, today) for outcome in known]
+    today = now().astimezone(schedule.zone(options.zone)).date()
+    unchanged = [outcome for job in night.jobs if (outcome := attempt.unchanged(job, now()))]
+    outcomes = [quarantine.update_quarantine(options, outcome, today) for outcome in unchanged]
     due = [job for job in night.jobs if not job.run_id]
-    ends = time.monotonic() + (settings.hours * 3600 or math.inf)
+    ends = time.monotonic() + (options.hours * 3600 or math.inf)
     why = {
         job.model: f"takes {job.gpus} GPUs; there are {len(host.gpus)} here"
         for job in due
         if host.gpus and job.gpus > len(host.gpus)
     } | dict(lacking)
-    outcomes += [attempt.left_out(j, now(), why[j.model]) for j in due if j.model in why]
-    records.add(settings.results, outcomes)
+    outcomes += [_left_out(j, now(), why[j.model]) for j in due if j.model in why]
+    records.add(options.results, outcomes)
     total = len(night.jobs)
-    if known:
-        tell(f"[{len(known)}/{total}] unchanged since their last run: {len(known)}")
+    if unchanged:
+        tell(f"[{len(unchanged)}/{total}] unchanged since their last run: {len(unchanged)}")
     by_model: dict[str, list[Job]] = {}
     for job in due:
         if job.model not in why:
             by_model.setdefault(job.model, []).append(job)
 
-    def settle(job: Job, made: JobOutcome) -> None:
-        made = quarantine.update_quarantine(settings, made, today)
-        records.add(settings.results, [made])
-        outcomes.append(made)
-        tell(f"[{len(outcomes)}/{total}] {job.name}: {line(made)}")
+    def settle(job: Job, outcome: JobOutcome) -> None:
+        outcome = quarantine.update_quarantine(options, outcome, today)
+        records.add(options.results, [outcome])
+        outcomes.append(outcome)
+        tell(f"[{len(outcomes)}/{total}] {job.name}: {line(outcome)}")
 
     def one(model: str, device: str | None) -> None:
         for job in by_model[model]:
             began, left = now(), ends - time.monotonic()
             try:
                 if left <= 0:
-                    made = attempt.left_out(job, began, OVER)
+                    outcome = _left_out(job, began, OVER)
                 else:
                     on = f" on GPU {device}" if device else ""
                     tell(f"{job.name}: started{on}; log: {job.log}")
                     limit = min(job.timeout_s or math.inf, left)
                     limited = replace(job, timeout_s=0.0 if math.isinf(limit) else limit)
-                    made = score(limited, settings.results, device)
-                    if limited != job and made.kind == "TimedOut":
-                        made = replace(made, kind=attempt.OUT_OF_TIME)
+                    outcome = score(limited, options.results, device)
+                    if limited != job and outcome.kind == "TimedOut":
+                        outcome = replace(outcome, kind=attempt.OUT_OF_TIME)
             except process.Stopped:
                 raise
             except Exception as error:  # any error fails this model only, not the night
-                made = attempt.crashed(job, error, began, now())
-            settle(job, made)
+                outcome = attempt.crashed(job, error, began)
+            settle(job, outcome)
 
     wanted = {model: jobs[0].gpus if host.gpus else 0 for model, jobs in by_model.items()}
     reason = _placed(host, wanted, one, ends, f"night {night.night}", tell)
     for job in [job for model in wanted for job in by_model[model]]:
-        settle(job, attempt.left_out(job, now(), reason))
+        settle(job, _left_out(job, now(), reason))
     return sorted(outcomes, key=lambda o: (o.model, o.suite))
+
+
+def _left_out(job: Job, now: datetime, why: str) -> JobOutcome:
+    """'skipped' for a job that isn't started tonight."""
+    return attempt.outcome_of(job, now, outcome=attempt.SKIPPED, message=why)
 
 
 def _placed(
@@ -285,9 +299,9 @@ def line(outcome: JobOutcome) -> str:
 
 
 def _close(
-    settings: Settings,
+    options: NightOptions,
     night: Night,
-    said: dict[str, StepResult],
+    results: dict[str, StepResult],
     steps: Sequence[str],
     tell: Callable[[str], None],
     step: Step,
@@ -297,25 +311,25 @@ def _close(
 
     def one(name: str) -> tuple[StepResult, float]:
         began = time.monotonic()
-        return step(name, settings, night), time.monotonic() - began
+        return step(name, options, night), time.monotonic() - began
 
     wanted = list(steps)
-    if settings.selfcheck and "analyse" in wanted:
+    if options.selfcheck and "analyse" in wanted:
         wanted.insert(wanted.index("analyse") + 1, finish.SELFCHECK)
     together = finish.PARALLEL_STEPS
     for _, turn in groupby(wanted, key=lambda name: together if name in together else name):
         names = []
         for name in turn:
-            if why := finish.not_due(name, settings, night):
+            if why := finish.not_due(name, options, night):
                 tell(f"{name}: not due: {why}")
             else:
                 names.append(name)
-        records.update(settings.results, night, **records.step_columns(said))
+        records.update(options.results, night, **records.step_columns(results))
         with _threads(len(names)) as begin:
             begun = {name: begin(one, name) for name in names}
             for ended in as_completed(begun.values()):
                 ended.result()
         for name, ended in begun.items():
-            said[name], seconds = ended.result()
-            came_to = said[name]
+            results[name], seconds = ended.result()
+            came_to = results[name]
             tell(f"{name}: {came_to} ({seconds:.0f} s)")

@@ -78,8 +78,8 @@ def due(cron: str, tz: str, after: datetime, before: datetime) -> list[datetime]
     local = zone(tz)
     first, last = (t.astimezone(local).replace(tzinfo=None) for t in (after, before))
     walls = _walls(cron, first - timedelta(hours=2), last + timedelta(hours=2))
-    found = sorted({wall.replace(tzinfo=local).astimezone(UTC) for wall in walls})
-    return [when for when in found if after < when <= before]
+    instants = sorted({wall.replace(tzinfo=local).astimezone(UTC) for wall in walls})
+    return [when for when in instants if after < when <= before]
 
 
 def missed(cron: str, tz: str, last_finished_night: str | None, now: datetime) -> datetime | None:

@@ -14,7 +14,8 @@ from sdgbias.benchmark.quality import has_passed
 from sdgbias.errors import RegressionBreach
 from sdgbias.nightly import process
 from sdgbias.nightly.attempt import CLI
-from sdgbias.nightly.plan import WEBHOOK, Job, Night, Settings, webhooks
+from sdgbias.nightly.night_options import NightOptions
+from sdgbias.nightly.plan import WEBHOOK, Job, Night, webhooks
 from sdgbias.nightly.records import BREACH, FAILED, StepResult
 from sdgbias.registry.entries import DEFAULT_SUITES
 
@@ -33,15 +34,15 @@ TIMEOUTS = {"analyse": 4 * 3600.0, SELFCHECK: 2 * 3600.0, "announce": 600.0}
 TIMEOUT = 3600.0
 
 
-def command(name: str, settings: Settings, night: str) -> list[str]:
+def command(name: str, options: NightOptions, night: str) -> list[str]:
     """The command line of a step, without the program."""
-    results = ["--results", str(settings.results)]
-    policy = ["--policy", str(settings.policy)] if settings.policy else []
-    webhook = ["--webhook-env", settings.webhook_env] if settings.webhook_env else []
-    benchmarks = [part for b in settings.benchmarks for part in ("--benchmark", str(b))]
-    report = ["report", *results, "--out", str(settings.report)]
+    results = ["--results", str(options.results)]
+    policy = ["--policy", str(options.policy)] if options.policy else []
+    webhook = ["--webhook-env", options.webhook_env] if options.webhook_env else []
+    benchmarks = [part for b in options.benchmarks for part in ("--benchmark", str(b))]
+    report = ["report", *results, "--out", str(options.report)]
     return {
-        SELFCHECK: ["selfcheck", "--full", "--out", str(settings.report / "selfcheck.html")],
+        SELFCHECK: ["selfcheck", "--full", "--out", str(options.report / "selfcheck.html")],
         "analyse": ["analyse", *results],
         "gate": ["gate", *results, "--night", night, *policy],
         "report": [*report, *benchmarks],
@@ -51,20 +52,20 @@ def command(name: str, settings: Settings, night: str) -> list[str]:
     }[name]
 
 
-def do(name: str, settings: Settings, night: Night) -> StepResult:
+def do(name: str, options: NightOptions, night: Night) -> StepResult:
     """Run a closing step, or the check of the benchmarks before any model is scored."""
-    return check_benchmark(settings, night) if name == CHECK else run_step(name, settings, night)
+    return check_benchmark(options, night) if name == CHECK else run_step(name, options, night)
 
 
-def run_step(name: str, settings: Settings, night: Night) -> StepResult:
+def run_step(name: str, options: NightOptions, night: Night) -> StepResult:
     """Run one step. Its failures never raise."""
     checked = _checks(night).get(name)
     if checked is None:
-        arguments = command(name, settings, night.night)
+        arguments = command(name, options, night.night)
     else:
         arguments = ["build", "--stage", "check", "--out", str(checked.benchmark)]
     log = night.folder / "logs" / f"_{name.replace(' ', '-')}.log"
-    environment = {"SDGBIAS_REGISTRY": str(settings.root), progress.TASK: name}
+    environment = {"SDGBIAS_REGISTRY": str(options.root), progress.TASK: name}
     limit = TIMEOUTS.get(name, TIMEOUT)
     ended = process.run([*CLI, *arguments], log, limit, environment)
     if ended.code == 0:
@@ -76,12 +77,12 @@ def run_step(name: str, settings: Settings, night: Night) -> StepResult:
     return StepResult(BREACH if breach else FAILED, reason)
 
 
-def check_benchmark(settings: Settings, night: Night) -> StepResult:
+def check_benchmark(options: NightOptions, night: Night) -> StepResult:
     """Run the quality check of tonight's benchmarks; return DONE or the first fault. A benchmark
     that passed the check since its last change, or that of its rules, is not checked again."""
     for name, job in _checks(night).items():
-        if not has_passed(job.benchmark, settings.root / "expectations"):
-            ended = run_step(name, settings, night)
+        if not has_passed(job.benchmark, options.root / "expectations"):
+            ended = run_step(name, options, night)
             if ended != DONE:
                 return ended
     return DONE
@@ -94,23 +95,23 @@ def _checks(night: Night) -> dict[str, Job]:
     }
 
 
-def not_due(name: str, settings: Settings, night: Night) -> str:
+def not_due(name: str, options: NightOptions, night: Night) -> str:
     """Why a step has nothing to do tonight, '' if it is due. Such a step is not run and not
     recorded."""
     if name == "announce":
-        variables = dict.fromkeys((WEBHOOK, *webhooks(settings)))
+        variables = dict.fromkeys((WEBHOOK, *webhooks(options)))
         addressed = any(os.environ.get(variable, "").strip() for variable in variables)
         return "" if addressed else f"no webhook address in {' or '.join(variables)}"
-    if name != "analyse" or not settings.results.exists():
+    if name != "analyse" or not options.results.exists():
         return ""
     # runs, not outcomes: `sdgbias evaluate` publishes between nights, too
     sql = """SELECT (SELECT max(finished_at) FROM runs) AS published, max(finished_at) AS analysed
              FROM nights WHERE night <> ? AND step_states->>'analyse' = ?"""
-    [row] = store.query(settings.results, sql, [night.night, DONE.state]).to_dict("records")
+    [row] = store.query(options.results, sql, [night.night, DONE.state]).to_dict("records")
     is_due = pd.isna(row["analysed"]) or row["published"] > row["analysed"]
     return "" if is_due else "nothing was published since the last analysis"
 
 
-def report_page(settings: Settings) -> Path:
+def report_page(options: NightOptions) -> Path:
     """Path of the report's page on the night."""
-    return settings.report / "night.html"
+    return options.report / "night.html"

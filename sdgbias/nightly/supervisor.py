@@ -13,8 +13,8 @@ same signal. Should the supervisor itself be killed, the kernel kills the comman
 (PR_SET_PDEATHSIG), and `process.sweep` ends the rest by the mark that they inherited: the
 supervisor's id and start.
 
-The command's output goes to LOG, which is renamed to LOG.1 when it holds LOG_BYTES; LOG '-' leaves
-the output alone. Where the system isn't Linux, what left the command's process group isn't found.
+The command's output goes to LOG, which is renamed to LOG.1 when it holds LOG_BYTES. Where
+the system isn't Linux, what left the command's process group isn't found.
 """
 
 from __future__ import annotations
@@ -45,10 +45,9 @@ def main() -> None:
     signal.set_wakeup_fd(written, warn_on_full_buffer=False)
     signal.signal(signal.SIGTERM, lambda number, frame: None)  # read from ``wake``
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
-    output, inner = (None, None) if log == "-" else os.pipe()
+    output, inner = os.pipe()
     pid = _start(command, inner)
-    if inner is not None:
-        os.close(inner)
+    os.close(inner)
     status = _watch(pid, wake, _Log(log, int(log_bytes), output), float(grace))
     _end_as(status)
 
@@ -68,7 +67,7 @@ def _prctl(option: int, value: int) -> None:
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-def _start(command: list[str], output: int | None) -> int:
+def _start(command: list[str], output: int) -> int:
     pid = os.fork()
     if pid:
         return pid
@@ -79,9 +78,8 @@ def _start(command: list[str], output: int | None) -> int:
         for number in (signal.SIGTERM, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
         os.dup2(os.open(os.devnull, os.O_RDONLY), _PARENT)
-        if output is not None:
-            os.dup2(output, 1)
-            os.dup2(output, 2)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
         os.execvp(command[0], command)
     except BaseException as error:
         print(f"error: {command[0]}: can't be started: {error}", file=sys.stderr, flush=True)
@@ -92,12 +90,12 @@ class _Log:
     """The command's output: at most twice LOG_BYTES of it are kept, the newest. A full disk loses
     lines, not the command."""
 
-    def __init__(self, path: str, most: int, source: int | None) -> None:
-        self.path, self.most, self.source = path, most, source
-        if source is not None:
-            os.set_blocking(source, False)
-            self.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
-            self.size = os.fstat(self.file).st_size
+    def __init__(self, path: str, most: int, source: int) -> None:
+        self.path, self.most = path, most
+        self.source: int | None = source  # None: the command closed its output
+        os.set_blocking(source, False)
+        self.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        self.size = os.fstat(self.file).st_size
 
     def copy(self) -> None:
         """What there is to be read now."""
@@ -128,7 +126,7 @@ def _watch(pid: int, wake: int, log: _Log, grace: float) -> int:
     """Wait for the end of the command, of the parent, or SIGTERM; end all descendants; return the
     command's wait status."""
     status: int | None = None
-    asked = gone = False
+    ending = gone = False
     deadline = float("inf")
     while status is None:
         sources = [source for source in (wake, _PARENT, log.source) if source is not None]
@@ -136,11 +134,11 @@ def _watch(pid: int, wake: int, log: _Log, grace: float) -> int:
         ready, _, _ = select.select(sources, [], [], None if left == float("inf") else left)
         log.copy()
         if wake in ready:
-            asked |= bytes([signal.SIGTERM]) in os.read(wake, 1024)
+            ending |= bytes([signal.SIGTERM]) in os.read(wake, 1024)
         gone |= _PARENT in ready
         if gone or time.monotonic() >= deadline:
             _signal_all(pid, signal.SIGKILL)
-        elif asked and deadline == float("inf"):
+        elif ending and deadline == float("inf"):
             _signal_all(pid, signal.SIGTERM)
             deadline = time.monotonic() + grace
         status = _reap(pid)
@@ -169,14 +167,14 @@ def _reap(pid: int) -> int | None:
 
 def _signal_all(group: int, number: int) -> bool:
     """Signal all descendants (without /proc, the command's group); whether there were any."""
-    there = list(_descendants())
-    for pid in there:
+    descendants = list(_descendants())
+    for pid in descendants:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
     if not os.path.isdir("/proc/self"):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(group, number)
-    return bool(there)
+    return bool(descendants)
 
 
 def _descendants() -> Iterator[int]:

@@ -11,7 +11,7 @@ the repository withdrawn) is quarantined.
 from __future__ import annotations
 
 import json
-import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -281,9 +281,11 @@ def _facts(listed: hub.Listed, params_b: float | None) -> str:
 def _ask(name: str, questions: int, enable: bool, seconds: float) -> tuple[bool | None, str]:
     """`sdgbias models enable` in a process, which is ended when its time is up."""
     command = [*CLI, "models", "enable", name, "--probes", str(questions)]
-    try:
-        code, _, why = process.run_captured([*command, *([] if enable else ["--dry-run"])], seconds)
-    except subprocess.TimeoutExpired:
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder, "log")
+        ended = process.run([*command, *([] if enable else ["--dry-run"])], log, seconds)
+        code, why = ended.code, process.last_error(log)
+    if ended.timed_out:
         return False, f"its questions took longer than the {seconds / 60:.0f} minutes left"
     # what is no verdict on the model is a fault of the project
     verdicts = (ModelError.exit_code, EnginesDisagree.exit_code, InfrastructureError.exit_code)

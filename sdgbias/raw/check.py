@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +23,6 @@ from sdgbias.raw.images.photos import IMAGERY, index_photos
 from sdgbias.raw.indicators import load_indicators
 from sdgbias.raw.sources import Source, source, sources
 
-HALF = (".part", ".partial", ".crdownload", ".download", ".tmp", ".aria2", ".!ut")
 _PUBLISHERS = tuple(entry for entry in sources() if entry.series)
 
 
@@ -40,16 +39,12 @@ class SourceState:
 
 @dataclass(frozen=True)
 class RawReport:
-    """`findings`: one per source, then one per half-finished download; `pictures`: number of
-    clusters with a tile."""
+    """`findings`: one per source; `pictures`: number of clusters with a tile."""
 
     folder: Path
     indicators: Path
     findings: tuple[SourceState, ...]
     pictures: int
-
-    def state(self, name: str) -> str:
-        return next(f.state for f in self.findings if f.source == name)
 
     @property
     def ok(self) -> bool:
@@ -86,32 +81,19 @@ def check_raw(
         )
     labels, ids = _labels(folder)
     tiles, pictures = _tiles(folder, ids, progress)
-    findings = (
-        labels,
-        tiles,
-        *_unless_broken(_photos, folder, ids, ("mapillary_metadata", "mapillary_imagery")),
-        *_unless_broken(_region_names, folder, ids, ("dhs_gps",)),
-        *_unless_broken(_series, indicators, ids, tuple(entry.id for entry in _PUBLISHERS)),
-        *_unless_broken(_region_map, indicators, ids, ("gdl_regions",)),
-        *_half_downloads(folder, indicators),
-    )
-    return RawReport(folder, indicators, findings, pictures)
-
-
-def _unless_broken(
-    check: Callable[[Path, set[str]], list[SourceState]],
-    folder: Path,
-    ids: set[str],
-    names: tuple[str, ...],
-) -> list[SourceState]:
-    """The findings of ``check``; where a reader refuses a file, these sources are broken."""
-    try:
-        return check(folder, ids)
-    except InputError as error:
-        return [
-            SourceState(name, "broken", "a build stops there", f"fix this first: {error}")
-            for name in names
-        ]
+    findings = [labels, tiles]
+    for names, check, place in (
+        (("mapillary_metadata", "mapillary_imagery"), _photos, folder),
+        (("dhs_gps",), _region_names, folder),
+        (tuple(entry.id for entry in _PUBLISHERS), _series, indicators),
+        (("gdl_regions",), _region_map, indicators),
+    ):
+        try:
+            findings += check(place, ids)
+        except InputError as error:  # as the build's own reader refuses the file
+            broken = ("broken", "a build stops there", f"fix this first: {error}")
+            findings += [SourceState(name, *broken) for name in names]
+    return RawReport(folder, indicators, tuple(findings), pictures)
 
 
 def _finding(entry: Source, found: str, *, some: bool, whole: bool) -> SourceState:
@@ -263,13 +245,3 @@ def _questions_lost(absent: list[str], countries: dict[str, int]) -> str:
     coarser = [i.slug for i in asks if i.slug not in gone]
     lost = [f"no question of {_names(gone)}"] if gone else []
     return ", ".join(lost + ([f"{_names(coarser)}: other series only"] if coarser else []))
-
-
-def _half_downloads(folder: Path, indicators: Path) -> Iterator[SourceState]:
-    """Incomplete files of a browser or download tool."""
-    parts = ("", "dhs_npzs", "mapillary/metadata", "mapillary/imagery")
-    roots = [*(folder / part for part in parts), indicators, *indicators.glob("*")]
-    files = {path for root in roots if root.is_dir() for path in root.iterdir()}
-    for path in sorted(path for path in files if path.name.lower().endswith(HALF)):
-        fix = f"finish {path} or delete it"
-        yield SourceState(path.name, "partial", "a half-finished download, not used", fix)

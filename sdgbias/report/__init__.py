@@ -1,7 +1,7 @@
 """Pages, charts, the web application and W&B. Reads the store; never writes a result.
 
 * build: every page of the static report
-* layout, labels, leans, contents, headlines: pages and words that all fronts share, and what the
+* layout, leans, contents, headlines: pages and words that all fronts share, and what the
   terminal shows
 * reader: what pages ask of the results, by the statements of data/pages.sql and data/figures.sql
 * leaderboard, matrix: numbers of every model, over nights and beside each other

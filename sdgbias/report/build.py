@@ -17,7 +17,7 @@ from sdgbias.analysis import nights
 from sdgbias.errors import InputError, StoreError
 from sdgbias.progress import each, update
 from sdgbias.raw.indicators import DIRECTIONS
-from sdgbias.report import labels, layout, matrix
+from sdgbias.report import layout, matrix
 from sdgbias.report import leaderboard as boards
 from sdgbias.report.charts import Figure, draw, pairs
 from sdgbias.report.layout import (
@@ -95,7 +95,7 @@ class ReportPages:
 
     @cached_property
     def board(self) -> boards.Board:
-        runs = pd.DataFrame(self.runs)
+        runs = pd.DataFrame(self.runs, columns=["run_id", "label", "provenance", "benchmark_id"])
         return self._ask(boards.compare, runs, rank_planted=self.rank_planted)
 
     @cached_property
@@ -121,9 +121,8 @@ class ReportPages:
     @cached_property
     def present(self) -> list[Page]:
         """Every page that has content."""
-        if not self.latest and self.beside:
-            runs = [] if self.beside == [NIGHT] else [OVERVIEW]
-            return [*runs, *self.beside]
+        if not self.latest:
+            return [*([OVERVIEW] if self.people or self.own else []), *self.beside]
         shown = [QUESTIONS] if self.shown["total"] else []
         studied = [page for page in layout.PAGES if self.drawn.get(page.file)]
         return [OVERVIEW, *shown, *studied, *([TABLES] if self.tables else []), *self.beside]
@@ -142,7 +141,7 @@ class ReportPages:
         if page == QUESTIONS:
             return "examples.html.j2", self.shown
         if page == OVERVIEW:
-            return self._overview() if self.latest or not self.beside else self._without_places()
+            return self._overview()
         lacking = self.board.lacking if page == COMPARE else None
         tables = self.tables if page == TABLES else None
         figures = self.drawn.get(page.file, [])
@@ -154,27 +153,12 @@ class ReportPages:
         return self._ask(overview.shared, self.among, self.found, self.last_night)
 
     def _overview(self) -> Filled:
-        if self.found is None:
-            raise StoreError(
-                f"{self.results} holds no finished run; run `sdgbias evaluate NAME` first"
-            )
         made = self._ask(overview.context, self.among, self.shared, self.found, self.board)
+        studied = [p for p in layout.PAGES if p.figures] if self.latest else []
         return "overview.html.j2", made | {
             "checks": self.checked.get(SDG, ""),
-            "absent": [p.title for p in layout.PAGES if p.figures and p not in self.present],
+            "absent": [p.title for p in studied if p not in self.present],
             "unanalysed": [run["label"] for run in self.runs if not run["analysed"]],
-        }
-
-    def _without_places(self) -> Filled:
-        """The overview of results without the first suite: it states what they cover, and shows the
-        leaderboard if they are of people."""
-        on = {"on pictures of people": self.people, "on own questions": self.own}
-        runs = [run for part in on.values() for run in part]
-        return "people_alone.html.j2", self.shared | {
-            "runs": runs,
-            "beside": self.beside,
-            "what": " and ".join(what for what, part in on.items() if part),
-            "date": labels.when(max(run["finished_at"] for run in runs)),
         }
 
     @cached_property
@@ -219,6 +203,8 @@ def write_report(
     with store.held_open(results):
         night = "" if among is None else None
         made = ReportPages(results, among, checked, tables, rank_planted, night)
+        if not made.present:
+            raise StoreError(f"{results} holds no finished run; run `sdgbias evaluate NAME` first")
         files = {layout.model_file(name): name for name in made.models}
         front = Front([*(page.file for page in made.present), *files], inline=True)
         texts: dict[str, str | None] = {p.name: None for p in out.glob("model-*.html")}

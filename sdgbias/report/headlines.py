@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sdgbias import store
+from sdgbias import store, wording
 from sdgbias.methods.stats import Estimate
-from sdgbias.report import labels, matrix
+from sdgbias.report import matrix
 from sdgbias.report.reader import Results
 from sdgbias.suites.facet_groups import PAIRS
 from sdgbias.types import FACET, SDG
@@ -96,5 +96,5 @@ def _number(row: Mapping[Any, Any]) -> str:
     """As `_shown`, of a row of the store."""
     if row["value"] is None or math.isnan(row["value"]):
         return matrix.reason(row)
-    shown = labels.written(Estimate.of_row(row), row["metric"])
-    return f"{shown.value} [{shown.ci}] {shown.n}"
+    shown = wording.written(Estimate.of_row(row), row["metric"])
+    return shown.cell

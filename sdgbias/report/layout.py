@@ -8,18 +8,21 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import jinja2
 from markupsafe import Markup, escape
 
+from sdgbias import suites, wording
 from sdgbias.files import packaged, packaged_yaml
-from sdgbias.report import labels
 from sdgbias.vocabulary import METHODS, WORDS
 
 TEMPLATES = packaged("report", "templates")
 STATIC = packaged("report", "static")
 TITLE = "SDG bias in vision–language models"
+SUITES = {name: suite.title for name, suite in suites.SUITES.items()}
+TASKS = {task: word.name for task, word in WORDS.tasks.items()}
+VERDICTS = {verdict: word.name for verdict, word in WORDS.verdicts.items()}
 #: The words of the pages: term -> one sentence.
 TERMS: Mapping[str, str] = WORDS.explained
 
@@ -92,10 +95,16 @@ class Front:
             file = model_file(str(names[0])) if kind == "models" and names else ""
             return file if file in self.files else ""
         path = "/".join(quote(str(name), safe="") for name in names)
-        return labels.url(f"/{kind}/{path}" if path else f"/{kind}", **query)
+        return url(f"/{kind}/{path}" if path else f"/{kind}", **query)
 
 
 SERVED = Front()
+
+
+def url(path: str, **params: object) -> str:
+    """A path with its parameters; empty ones are left out."""
+    kept = {k: v for k, v in params.items() if v not in ("", None, False)}
+    return f"{path}?{urlencode(kept)}" if kept else path
 
 
 def model_file(name: str) -> str:
@@ -105,7 +114,7 @@ def model_file(name: str) -> str:
 
 @cache
 def environment() -> jinja2.Environment:
-    """The one template environment: autoescape, strict, with the filters of `labels`."""
+    """The one template environment: autoescape, strict, with the filters of `wording`."""
     env = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -115,26 +124,24 @@ def environment() -> jinja2.Environment:
         auto_reload=False,
     )
     for shown in (
-        labels.amount,
-        labels.count,
-        labels.number,
-        labels.when,
-        labels.lasted,
-        labels.size,
-        labels.title,
+        wording.amount,
+        wording.count,
+        wording.number,
+        wording.when,
+        wording.lasted,
+        wording.size,
+        wording.title,
         explained,
     ):
         env.filters[shown.__name__] = shown
-    env.filters["interval"] = labels.interval_of
-    env.filters["ci"] = labels.interval
+    env.filters["interval"] = wording.interval_of
     env.globals.update(
-        url=labels.url,
+        url=url,
         VIEWS=METHODS,
-        TASKS=labels.TASKS,
-        SUITES=labels.SUITES,
-        VERDICTS=labels.VERDICTS,
-        SIGNED=labels.SIGNED,
-        PLAIN=labels.PLAIN,
+        TASKS=TASKS,
+        SUITES=SUITES,
+        VERDICTS=VERDICTS,
+        wording=wording,
         TERMS=TERMS,
         QUESTIONS=QUESTIONS,
         FAIRNESS=FAIRNESS,

@@ -20,12 +20,11 @@ import pandas as pd
 
 from sdgbias import store
 from sdgbias.methods import stats
-from sdgbias.report import labels
-from sdgbias.report.labels import ALL_TESTS
 from sdgbias.report.reader import Reader, Row, blank
 from sdgbias.suites import in_order
 from sdgbias.types import NEEDS_PICTURES, NEEDS_SCORES, ContextTest
-from sdgbias.vocabulary import METHODS
+from sdgbias.vocabulary import METHODS, metric_word
+from sdgbias.wording import ALL_TESTS
 
 #: Selects in order: each one narrows the next. The default is the first of these values that
 #: exists.
@@ -137,7 +136,7 @@ def table(runs: list[Row], found: pd.DataFrame, metric: str) -> list[Row]:
     mine = pd.DataFrame({"run_id": list(of_run)}, dtype="str").merge(found, on="run_id")
     mine = mine[~mine["missing_reason"].isin(NEEDS)]
     rows = [of_run[r["run_id"]] | r for r in as_rows(mine)]
-    better = labels.BETTER.get(metric, 0)
+    better = metric_word(metric).better
 
     def rank(row: Row) -> tuple[bool, float, str]:
         last = math.inf if blank(row) else -better * row["value"]
@@ -242,10 +241,10 @@ def compare(reader: Reader, runs: pd.DataFrame, *, rank_planted: bool = False) -
     for (benchmark, group), mine in runs.assign(kind=kind).groupby(
         ["benchmark_id", "kind"], sort=True
     ):
-        labels = dict(zip(mine["run_id"], mine["label"], strict=True))
+        named = dict(zip(mine["run_id"], mine["label"], strict=True))
         complete: set[str] = set()
         for method in reversed(COMPARED):
-            asked = {t.value: _hits(reader, list(labels), method, t.value) for t in ContextTest}
+            asked = {t.value: _hits(reader, list(named), method, t.value) for t in ContextTest}
             tests = {t: found for t, found in asked.items() if found is not None}
             complete |= tests.keys()
             if tests and tests.keys() == complete:  # not for answers generated at T1 alone
@@ -257,7 +256,7 @@ def compare(reader: Reader, runs: pd.DataFrame, *, rank_planted: bool = False) -
                     "method": METHODS[method],
                     "test": test if test != "all" else ALL_TESTS,
                 }
-                one_places, one_pairs = _one(hits, place, list(labels.values()))
+                one_places, one_pairs = _one(hits, place, list(named.values()))
                 places += [{**columns, **r} for r in one_places]
                 pairs += [{**columns, **r} for r in one_pairs]
     absent = reader.frame(

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from sdgbias.methods import lean
 from sdgbias.methods.stats import Estimate
 from sdgbias.raw.indicators import DIRECTIONS
-from sdgbias.report.labels import percent, span, written
 from sdgbias.report.reader import Cells
 from sdgbias.types import PILLARS
+from sdgbias.wording import percent, span, written
 
 
 @dataclass(frozen=True)

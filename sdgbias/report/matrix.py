@@ -1,4 +1,4 @@
-"""The leaderboard of both suites as one matrix: a row per model, a column per headline number, each
+"""The leaderboard of all suites as one matrix: a row per model, a column per headline number, each
 with its interval, n and, where several questions share a prompt, its number of distinct prompts.
 
 A number is marked as the highest only where its interval lies above those of all other models of
@@ -14,17 +14,17 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
-from sdgbias import store, suites
+from sdgbias import store, suites, wording
 from sdgbias.files import packaged_yaml
 from sdgbias.methods import stats
 from sdgbias.methods.stats import Estimate
-from sdgbias.report import labels
 from sdgbias.report.leaderboard import CHOICES
-from sdgbias.report.reader import AMONG, Reader, Row, blank
+from sdgbias.report.reader import AMONG, Reader, Row, blank, parsed
 from sdgbias.suites.facet_groups import HEADLINE as PEOPLE_CELL
 from sdgbias.suites.facet_groups import PAIRS
 from sdgbias.suites.rows import FEWER
 from sdgbias.types import FACET, SDG
+from sdgbias.vocabulary import METHODS, WORDS, metric_word, name_in
 
 
 @dataclass(frozen=True)
@@ -63,24 +63,52 @@ def _column(about: Mapping[str, Any]) -> MatrixColumn:
 
 
 COLUMNS = (*map(_column, packaged_yaml("leaderboard.yaml")), *map(_apart, PAIRS))
+#: What an own suite measures first, by the view with most evidence that it has.
+_VIEWS = ("full", "full_generated", "ctx_q", "q_only")
+
+
+def _own(suite: str) -> tuple[MatrixColumn, ...]:
+    """The columns of a suite of own questions."""
+    cells = {METHODS[view]: ("mcq", "accuracy", view, "all", "all", "all") for view in _VIEWS}
+    (_, full), *instead = cells.items()
+    return (
+        MatrixColumn(
+            "Accuracy",
+            suite,
+            full,
+            "Share of questions answered correctly with picture and context (Full), or by the view"
+            " with most evidence that the suite has.",
+            instead=tuple(instead),
+        ),
+        MatrixColumn(
+            "CADE gain",
+            suite,
+            ("mcq", "accuracy_gain", "cade", "all", "all", "all"),
+            "Accuracy after debiasing with CADE minus accuracy of Full on the same questions, in"
+            " points.",
+        ),
+    )
+
+
+def columns_of(suite: str) -> tuple[MatrixColumn, ...]:
+    """The headline numbers of a suite."""
+    return tuple(c for c in COLUMNS if c.suite == suite) or _own(suite)
+
+
 #: Suite whose runs are shown on one benchmark -> the number that says whether a run is on it.
 _OF_ONE_BENCHMARK = {FACET: next(c.cell for c in COLUMNS if c.metric == "recall")}
-#: Signed metrics whose number is judged by its own interval; disparities are judged together.
-_ALONE = labels.SIGNED - {"disparity"}
-#: Suite -> the metric of its headline.
-HEADLINE = {SDG: "accuracy", FACET: "recall"}
-_GROUPS = {SDG: "Questions about places", FACET: "Pictures of people"}
+_TITLES = {SDG: "Questions about places", FACET: "Pictures of people"}
 
 
 def newest(reader: Reader, among: Sequence[str] | None = None) -> list[Row]:
-    """The newest finished run of each model on each benchmark of the two suites, newest first."""
+    """The newest finished run of each model on each benchmark of a suite, newest first."""
     return reader.ask(
         f"""SELECT run_id, model, title, provenance, suite, benchmark_id, finished_at, config
-            FROM runs WHERE finished_at IS NOT NULL AND list_contains($suites, suite) AND {AMONG}
+            FROM runs WHERE finished_at IS NOT NULL AND {AMONG}
             QUALIFY row_number() OVER (PARTITION BY model, suite, benchmark_id
             ORDER BY finished_at DESC, run_id DESC) = 1
             ORDER BY finished_at DESC, run_id DESC""",
-        {"suites": [SDG, FACET], "among": among},
+        {"among": among},
     )
 
 
@@ -93,14 +121,16 @@ def matrix(reader: Reader, among: Sequence[str] | None = None) -> dict[str, Any]
     these. ``among``: only these runs.
     """
     runs = newest(reader, among)
-    found = _numbers(reader, [r["run_id"] for r in runs])
+    asked = suites.in_order({r["suite"] for r in runs})
+    every = [c for suite in asked for c in columns_of(suite)]
+    found = _numbers(reader, [r["run_id"] for r in runs], every)
     chosen = _chosen(runs, found)
-    here = {suite for _, suite in chosen}
-    columns = [c for c in COLUMNS if c.suite in here]
+    here = suites.in_order({suite for _, suite in chosen})
+    columns = [c for c in every if c.suite in here and _has_any(c, chosen, found)]
     models = {r["model"]: r for r in reversed(runs) if (r["model"], r["suite"]) in chosen}
     rows = []
     for name, run in models.items():
-        mine = {s: chosen[name, s] for s in (SDG, FACET) if (name, s) in chosen}
+        mine = {s: chosen[name, s] for s in here if (name, s) in chosen}
         rows.append(
             {
                 "model": name,
@@ -115,30 +145,48 @@ def matrix(reader: Reader, among: Sequence[str] | None = None) -> dict[str, Any]
     _mark_apart(columns, rows)
     return {
         "groups": [
-            (_GROUPS[s], n)
-            for s in suites.in_order(here)
+            (_TITLES.get(s) or _title(s, chosen), n)
+            for s in here
             if (n := sum(c.suite == s for c in columns))
         ],
         "columns": columns,
         "rows": rows,
         "benchmarks": {
-            s: sorted({r["benchmark_id"] for (_, of), r in chosen.items() if of == s})
-            for s in suites.in_order(here)
+            s: sorted({r["benchmark_id"] for (_, of), r in chosen.items() if of == s}) for s in here
         },
         "prompts": _prompts(columns, rows),
     }
 
 
-def _numbers(reader: Reader, run_ids: Sequence[str]) -> dict[tuple[str, ...], Row]:
-    """(run_id, *cell) -> the row of the store, for the cells of `COLUMNS`."""
+def _title(suite: str, chosen: Mapping[tuple[str, str], Row]) -> str:
+    """Of an own suite, as its runs have it."""
+    run = next(run for (_, of), run in chosen.items() if of == suite)
+    return str((parsed(run["config"]).get("own") or {}).get("title") or suite)
+
+
+def _has_any(
+    c: MatrixColumn,
+    chosen: Mapping[tuple[str, str], Row],
+    found: Mapping[tuple[str, ...], Row],
+) -> bool:
+    """Whether a column is shown: of an own suite, which may have no CADE, if a run has a number."""
+    cells = (c.cell, *(cell for _, cell in c.instead))
+    runs = [run["run_id"] for (_, suite), run in chosen.items() if suite == c.suite]
+    return c in COLUMNS or any((run, *cell) in found for run in runs for cell in cells)
+
+
+def _numbers(
+    reader: Reader, run_ids: Sequence[str], columns: Sequence[MatrixColumn]
+) -> dict[tuple[str, ...], Row]:
+    """(run_id, *cell) -> the row of the store, for the cells of some columns."""
     rows = reader.ask(
         f"""SELECT run_id, task, metric, method, test, pillar, indicator, "value", n, ci_low,
             ci_high, clusters, missing_reason FROM {store.NUMBERS}
             WHERE study = 'headline' AND run_id IN (SELECT unnest(?::VARCHAR[]))
             AND metric IN (SELECT unnest(?))""",
-        [list(run_ids), sorted({c.metric for c in COLUMNS})],
+        [list(run_ids), sorted({c.metric for c in columns})],
     )
-    wanted = {c.cell for c in COLUMNS} | {cell for c in COLUMNS for _, cell in c.instead}
+    wanted = {c.cell for c in columns} | {cell for c in columns for _, cell in c.instead}
     found = {tuple(r.values())[:7]: r for r in rows}
     return {key: r for key, r in found.items() if key[1:] in wanted}
 
@@ -148,7 +196,7 @@ def _chosen(
 ) -> dict[tuple[str, str], Row]:
     """(model, suite) -> the run whose numbers are shown."""
     made: dict[tuple[str, str], Row] = {}
-    for suite in _GROUPS:
+    for suite in dict.fromkeys(r["suite"] for r in runs):
         mine = [r for r in runs if r["suite"] == suite]
         if (cell := _OF_ONE_BENCHMARK.get(suite)) is not None:
             mine = [r for r in mine if (r["run_id"], *cell) in found]
@@ -178,17 +226,17 @@ def _cell(c: MatrixColumn, run: Row | None, found: Mapping[tuple[str, ...], Row]
         why = reason(row)
         return empty | {"why": why, "said": f"{c.title}: {why}"}
     e = Estimate.of_row(row)
-    shown = labels.written(e, c.metric)
+    shown = wording.written(e, c.metric)
     counted = c.prompts and e.clusters
     prompts = f"{e.clusters:,} prompt{'' if e.clusters == 1 else 's'}" if counted else other
-    said = f"{c.title} {shown.value}{shown.unit}, {shown.aside[1:-1].replace(labels.NBSP, ' ')}"
+    said = f"{c.title} {shown.value}{shown.unit}, {shown.aside[1:-1].replace(wording.NBSP, ' ')}"
     return empty | {
         "value": shown.value,
         "ci": shown.ci,
         "n": shown.n,
         "sort": e.value,
         "prompts": prompts,
-        "mark": "apart" if c.metric in _ALONE and labels.sign_of(e) else "",
+        "mark": "apart" if wording.is_difference(c.metric) and wording.sign_of(e) else "",
         "why": "",
         "said": said + (f", {prompts}" if prompts else ""),
         "row": row,
@@ -208,7 +256,8 @@ def reason(row: Mapping[Any, Any] | None) -> str:
     if row is None:
         return "not scored"
     why = str(row["missing_reason"] or "no value")
-    return f"too few people (n {labels.count(row['n'])})" if why == FEWER else why
+    counted = f" (n {wording.count(row['n'])})" if why == FEWER else ""
+    return name_in(WORDS.missing_reasons, why) + counted
 
 
 def _rank(row: Mapping[str, Any]) -> tuple[bool, float, str]:
@@ -222,7 +271,7 @@ def _mark_highest(columns: Sequence[MatrixColumn], rows: Sequence[dict[str, Any]
     for kind in ("measured", "planted"):
         mine = [r for r in rows if r["provenance"] == kind]
         for at, c in enumerate(columns):
-            if labels.BETTER.get(c.metric) != 1 or c.metric in labels.SIGNED:
+            if metric_word(c.metric).better != 1 or wording.is_difference(c.metric):
                 continue
             known = [r["cells"][at] for r in mine if r["cells"][at]["sort"] is not None]
             known = [cell for cell in known if not cell["other"]]
@@ -252,7 +301,7 @@ def reach(top: Mapping[str, Any], cells: Iterable[Mapping[str, Any]]) -> int:
 
 def _prompts(columns: Sequence[MatrixColumn], rows: Iterable[Mapping[str, Any]]) -> str:
     """'18' or '12 to 18' distinct prompts behind the columns that count them; '' for none."""
-    return labels.span(
+    return wording.span(
         int(cell["row"]["clusters"])
         for r in rows
         for c, cell in zip(columns, r["cells"], strict=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -15,14 +15,12 @@ from numpy.typing import NDArray
 
 from sdgbias.progress import Progress
 from sdgbias.registry.spec import ModelSpec
-from sdgbias.types import ANSWER_TOKENS
+from sdgbias.types import ANSWER_TOKENS, Generation
 
 if TYPE_CHECKING:
     from sdgbias.methods.cade import Numerics
     from sdgbias.methods.search import Kind
 
-#: Which multiple-choice answers are generated.
-Generation = Literal["T1", "all", "views", "none"]
 #: image_id -> the encoded bytes of its pictures.
 Images = Mapping[str, tuple[bytes, ...]]
 

@@ -17,6 +17,7 @@ from sdgbias.analysis import paper as tables
 from sdgbias.analysis.paper import formats
 from sdgbias.analysis.paper import printed as paper
 from sdgbias.analysis.paper.cells import NOT_ANALYSED, NOT_RUN, Cell, Table
+from sdgbias.analysis.paper.lines import TASKS
 from sdgbias.analysis.rows import not_run, row, table
 from sdgbias.errors import UsageError
 from sdgbias.methods.stats import Estimate
@@ -33,15 +34,8 @@ LLAVA, PLANTED = "LLaVA-1.5 (7B) (measured)", "planted-people (planted)"
 
 
 def record(model: str, suite: str = "people", provenance: str = "measured") -> store.RunRecord:
-    return store.RunRecord(
-        f"{model}-{suite}",
-        model,
-        "b" * 16,
-        suite,
-        started_at="2026-01-01",
-        finished_at="2026-01-01 00:01",
-        provenance=provenance,
-    )
+    at = {"started_at": "2026-01-01", "finished_at": "2026-01-01 00:01"}
+    return store.RunRecord(f"{model}-{suite}", model, "b" * 16, suite, **at, provenance=provenance)
 
 
 @pytest.fixture(scope="module")
@@ -58,14 +52,9 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
             facet.metric_rows(asked, found, draws=20),
             facet.printed_rows(asked, spoken, facet.LetterGrams()),
         ]
-        store.publish(
-            path,
-            record(model, provenance=provenance),
-            {
-                "numbers": pd.concat(rows, ignore_index=True),
-                "people": asked.assign(dataset="synthetic"),
-            },
-        )
+        made = {"numbers": pd.concat(rows, ignore_index=True)}
+        made["people"] = asked.assign(dataset="synthetic")
+        store.publish(path, record(model, provenance=provenance), made)
     store.publish(path, record("gpt-4o", suite="sdg"), {})
     return path
 
@@ -82,24 +71,18 @@ def everything(path: Path) -> dict[str, Table]:
 
 
 def stored(
-    path: Path,
-    test: str,
-    pillar: str,
-    metric: str,
-    indicator: str = "all",
-    model: str = "llava-1.5-7b",
-    method: str = "full",
+    path: Path, test: str, pillar: str, metric: str, indicator: str = "all", method: str = "full"
 ) -> pd.Series:
-    sql = """SELECT value, n, ci_low, ci_high FROM metrics WHERE suite = 'people' AND model = ? AND
-             test = ? AND pillar = ? AND metric = ?
-             AND indicator = ? AND method = ?"""
-    found = store.query(path, sql, [model, test, pillar, metric, indicator, method])
+    sql = """SELECT value, n, ci_low, ci_high FROM metrics WHERE model = 'llava-1.5-7b' AND
+             suite = 'people' AND test = ? AND pillar = ? AND metric = ? AND indicator = ? AND
+             method = ?"""
+    found = store.query(path, sql, [test, pillar, metric, indicator, method])
     assert len(found) == 1
     return found.iloc[0]
 
 
 @pytest.mark.parametrize("attribute", GROUPS)
-@pytest.mark.parametrize(("test", "task"), [("p1", "direct"), ("p2", "choice"), ("p3", "choice")])
+@pytest.mark.parametrize(("test", "task"), TASKS.items())
 @pytest.mark.parametrize(("reading", "method"), [("ours", "full"), ("paper", "full:paper")])
 def test_table_2_holds_the_stores_numbers_beside_the_papers(
     full: Path, attribute: str, test: str, task: str, reading: str, method: str
@@ -119,50 +102,18 @@ def test_table_2_holds_the_stores_numbers_beside_the_papers(
         assert cell(t, column, PLANTED, test, reading).paper is None
 
 
-def test_gender_has_a_mean_over_classes_and_three_groups_a_range(full: Path) -> None:
-    t = everything(full)
-    names = {attribute: [c.name for c in t[attribute].columns] for attribute in GROUPS}
-    assert names["gender"] == ["male", "female", "male - female", "macro"]
-    assert all(names[a][-1] == "max - min" and len(names[a]) == 6 for a in ("skin", "age"))
-
-
 FREE, FIRST = "free answer, packaged encoder", "first token"
-GENDER = "gender:male-female"
-#: Item, column, labels: (test, pillar, metric, indicator, method) of the number in the store.
+GENDER, DARK, NO_PICTURE = "gender:male-female", "skin=dark", "false yes, no picture"
+#: Item, column, labels: (pillar, metric, indicator, method) of the number in the store.
 NUMBERS = [
-    ("gender", "macro", (LLAVA, "p1", "ours"), ("p1", GENDER, "disparity", "macro", "full")),
-    (
-        "classes-gender",
-        "dancer",
-        (LLAVA, "p2", "paper"),
-        ("p2", GENDER, "disparity", "dancer", "full:paper"),
-    ),
-    ("rates", "recall", (LLAVA, "p2", "all"), ("p2", "all", "recall", "all-52", "full")),
-    (
-        "rates",
-        "recall",
-        (LLAVA, "p2", "gender=male"),
-        ("p2", "gender=male", "recall", "all-52", "full"),
-    ),
-    ("rates", "recall", (LLAVA, "p2", GENDER), ("p2", GENDER, "disparity", "all-52", "full")),
-    (
-        "rates",
-        "false yes",
-        (LLAVA, "p2", "all"),
-        ("p2", "all", "false_yes_rate", "all-52", "full"),
-    ),
-    (
-        "rates",
-        "false yes, no picture",
-        (LLAVA, "p3", "skin=dark"),
-        ("p3", "skin=dark", "false_yes_rate", "all-52", "q_only"),
-    ),
-    (
-        "encoders",
-        "male - female",
-        (LLAVA, "p2", FIRST),
-        ("p2", GENDER, "disparity", "all", "full_argmax"),
-    ),
+    ("gender", "macro", ("p1", "ours"), (GENDER, "disparity", "macro", "full")),
+    ("classes-gender", "dancer", ("p2", "paper"), (GENDER, "disparity", "dancer", "full:paper")),
+    ("rates", "recall", ("p2", "all"), ("all", "recall", "all-52", "full")),
+    ("rates", "recall", ("p2", "gender=male"), ("gender=male", "recall", "all-52", "full")),
+    ("rates", "recall", ("p2", GENDER), (GENDER, "disparity", "all-52", "full")),
+    ("rates", "false yes", ("p2", "all"), ("all", "false_yes_rate", "all-52", "full")),
+    ("rates", NO_PICTURE, ("p3", DARK), (DARK, "false_yes_rate", "all-52", "q_only")),
+    ("encoders", "male - female", ("p2", FIRST), (GENDER, "disparity", "all", "full_argmax")),
 ]
 
 
@@ -170,9 +121,9 @@ NUMBERS = [
 def test_tables_hold_the_stores_numbers(
     full: Path, item: str, column: str, labels: tuple[str, ...], where: tuple[str, ...]
 ) -> None:
-    c = cell(everything(full)[item], column, *labels)
-    test, pillar, metric, indicator, method = where
-    s = stored(full, test, pillar, metric, indicator, method=method)
+    c = cell(everything(full)[item], column, LLAVA, *labels)
+    pillar, metric, indicator, method = where
+    s = stored(full, labels[0], pillar, metric, indicator, method=method)
     assert (c.value, c.n, c.low) == pytest.approx((s["value"], s["n"], s["ci_low"]), nan_ok=True)
 
 
@@ -182,43 +133,38 @@ def test_a_model_that_was_not_run_has_the_papers_numbers_alone(full: Path, empty
         c = cell(t, "dark", "GPT-4o (not run)", "p2 or p3", "paper")
         assert (c.value, c.status, c.paper.text) == (None, NOT_RUN, "0.7692")  # type: ignore[union-attr]
         assert cell(t, "macro", "GPT-4o (not run)", "p1", "paper") == Cell()
-    labels = [r.labels for r in everything(empty)["gender"].rows]
-    assert len(labels) == 10 + 8, "CLIP and ViT have no single-choice line, as in the paper"
-    assert all(r.cells[0].status == NOT_RUN for r in everything(empty)["gender"].rows)
-    assert labels[2:4] == [("GPT-4o (not run)", test, "paper") for test in ("p1", "p2 or p3")]
-    assert ("CLIP (measured)", "p1", "paper") in [r.labels for r in everything(full)["gender"].rows]
-    assert "CLIP (measured)" not in [
-        r.labels[0] for r in everything(full)["gender"].rows if r.labels[1] != "p1"
-    ]
+    rows = everything(empty)["gender"].rows
+    assert len(rows) == 10 + 8, "CLIP and ViT have no single-choice line, as in the paper"
+    assert {r.cells[0].status for r in rows} == {NOT_RUN}
+    labels = [("GPT-4o (not run)", test, "paper") for test in ("p1", "p2 or p3")]
+    assert [r.labels for r in rows[2:4]] == labels
+    clip = [r.labels for r in everything(full)["gender"].rows if r.labels[0] == "CLIP (measured)"]
+    assert clip == [("CLIP (measured)", "p1", reading) for reading in ("ours", "paper")]
 
 
 def test_groups_that_are_too_small_have_no_value_but_their_n(full: Path) -> None:
     old = stored(full, "p1", "age:young-old", "disparity", "nurse")
     assert old["n"] == 0 and np.isnan(old["value"])
     c = cell(everything(full)["classes-age"], "nurse", LLAVA, "p1", "ours")
-    assert (c.value, c.n, c.status) == (
-        None,
-        0,
-        "not in store: a group of fewer than 20 pictures has no value",
-    )
+    few = "not in store: a group of fewer than 20 pictures has no value"
+    assert (c.value, c.n, c.status) == (None, 0, few)
     c = cell(everything(full)["classes-age"], "nurse", LLAVA, "p1", "paper")
     young = stored(full, "p1", "age=young", "recall", "nurse", method="full:paper")
     assert c.value == young["value"] > 0, "in the paper's reading an empty group has recall 0"
-    assert not c.has_interval and c.paper == paper.find(
-        "fairness/classes",
-        model="llava-1.5-7b",
-        task="direct",
-        pillar="age:young-old",
-        indicator="nurse",
-    )
+    where = {"task": "direct", "pillar": "age:young-old", "indicator": "nurse"}
+    printed = paper.find("fairness/classes", model="llava-1.5-7b", **where)
+    assert not c.has_interval and c.paper == printed
     text = formats.text([everything(full)["classes-age"]], [])
     assert "[1] not in store: a group of fewer than 20" in text
 
 
-def test_class_tables_have_thirteen_columns_and_the_printed_digits(full: Path) -> None:
-    t = everything(full)["classes-gender"]
-    assert [c.name for c in t.columns] == SELECTED
-    assert cell(t, "dancer", LLAVA, "p2", "paper").paper.text == "-0.0501"  # type: ignore[union-attr]
+def test_columns_are_groups_differences_and_classes(full: Path) -> None:
+    names = {item: [c.name for c in t.columns] for item, t in everything(full).items()}
+    assert names["gender"] == ["male", "female", "male - female", "macro"]
+    assert all(names[a][-1] == "max - min" and len(names[a]) == 6 for a in ("skin", "age"))
+    assert names["classes-gender"] == SELECTED
+    dancer = cell(everything(full)["classes-gender"], "dancer", LLAVA, "p2", "paper")
+    assert dancer.paper.text == "-0.0501"  # type: ignore[union-attr]
 
 
 def test_a_free_answer_has_no_rate_of_yes_and_nothing_printed(full: Path) -> None:
@@ -271,17 +217,14 @@ def test_data_and_prompts(full: Path, empty: Path) -> None:
         c = cell(everything(path)["data"], "facet", "gender presentation", "male")
         assert c.status == NOT_RUN and c.paper.value == 14_110  # type: ignore[union-attr]
     texts = {r.labels[0]: r.cells[0] for r in everything(empty)["prompts"].rows}
-    assert (
-        texts["p1"].value == texts["p1"].paper.text and texts["p2"].value == texts["p2"].paper.text
-    )  # type: ignore[union-attr]
+    for test in ("p1", "p2"):
+        assert texts[test].value == texts[test].paper.text  # type: ignore[union-attr]
     assert str(texts["p3"].value) == texts["p3"].paper.text.replace("] ?", "]?")  # type: ignore[union-attr]
 
 
 def test_a_planted_run_never_stands_for_a_model_of_the_paper(tmp_path: Path) -> None:
-    asked = items()
-    rows = facet.metric_rows(
-        asked[asked["prompt"] == "p1"], answered(asked[asked["prompt"] == "p1"], 0), draws=20
-    )
+    asked = items().query("prompt == 'p1'")
+    rows = facet.metric_rows(asked, answered(asked, 0), draws=20)
     store.publish(tmp_path / "r.duckdb", record("gpt-4o", provenance="planted"), {"numbers": rows})
     t = everything(tmp_path / "r.duckdb")["gender"]
     assert cell(t, "male", "GPT-4o (not run)", "p1", "paper").status == NOT_RUN
@@ -289,46 +232,20 @@ def test_a_planted_run_never_stands_for_a_model_of_the_paper(tmp_path: Path) -> 
     assert own.status == "planted" and own.paper is None
 
 
-@pytest.mark.parametrize(
-    ("names", "items"),
-    [
-        (["2"], ["gender", "skin", "age"]),
-        (["Classes"], ["classes-gender", "classes-skin", "classes-age"]),
-        (["1", "data", "3"], ["data", "prompts"]),
-        (["all"], tables.items(FACET)),
-        ([], tables.items(FACET)),
-    ],
-)
-def test_tables_have_the_papers_numbers_as_names(names: list[str], items: list[str]) -> None:
-    assert tables.chosen(names, FACET) == items
-
-
-def test_unknown_names_are_refused(full: Path) -> None:
-    with pytest.raises(UsageError, match="unknown table 'H'; valid: .*classes.*rates"):
-        tables.chosen(["H"], FACET)
+def test_a_run_of_another_suite_is_none_of_this_one(full: Path) -> None:
     with pytest.raises(UsageError, match="unknown model 'gpt-9'; valid: .*minicpm-v-8b"):
         tables.load(full, ["gpt-9"], suite=FACET)
-    only = tables.build(tables.load(full, ["gpt-4o"], suite=FACET), ["gender"])[0]
-    assert {r.labels[0] for r in only.rows} == {"GPT-4o (not run)"}, (
-        "the run of the other suite is none of this one"
-    )
+    [only] = tables.build(tables.load(full, ["gpt-4o"], suite=FACET), ["gender"])
+    assert {r.labels[0] for r in only.rows} == {"GPT-4o (not run)"}
 
 
-@pytest.mark.parametrize(
-    ("item", "words"),
-    [
-        ("gender", "not for gender"),
-        ("gender", "5 of the 13 classes"),
-        ("skin", "p2's or p3's isn't stated"),
-        ("skin", "0.00 to 0.06"),
-        ("age", "k/n"),
-        ("classes-age", "k/230"),
-        ("classes-gender", "no minimum group size"),
-        ("rates", "Planted:"),
-    ],
-)
-def test_footnotes_say_what_the_paper_leaves_open(full: Path, item: str, words: str) -> None:
-    assert words in " ".join(everything(full)[item].footnotes)
+def test_footnotes_say_what_the_paper_leaves_open(full: Path) -> None:
+    for item, words in (
+        *(("gender", "not for gender"), ("gender", "5 of the 13 classes"), ("age", "k/n")),
+        *(("skin", "p2's or p3's isn't stated"), ("skin", "0.00 to 0.06"), ("rates", "Planted:")),
+        *(("classes-age", "k/230"), ("classes-gender", "no minimum group size")),
+    ):
+        assert words in " ".join(everything(full)[item].footnotes), item
 
 
 def test_the_command_has_the_tables_of_either_paper(full: Path) -> None:

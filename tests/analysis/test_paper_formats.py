@@ -17,6 +17,7 @@ from sdgbias.analysis.paper import formats, own_rows, printed, results
 from sdgbias.analysis.paper.lines import LINES
 from sdgbias.analysis.paper.printed import described
 from sdgbias.errors import UsageError
+from sdgbias.raw.facet import GROUPS
 from sdgbias.store import database
 from sdgbias.types import FACET, SDG
 from tests.builders.paper_tables import (
@@ -27,25 +28,35 @@ from tests.builders.paper_tables import (
 from tests.builders.results import NAMED
 
 
-def test_names_in_any_case_and_controls_beside_table_h() -> None:
-    assert tables.chosen(["h"]) == ["H", "controls"] and tables.chosen(["FIG3", "fig3", "k"]) == [
-        "fig3",
-        "K",
-    ]
-    assert tables.chosen(["all"]) == tables.items()
-    assert tables.chosen([]) == tables.items(studies=False) and "sweep" not in tables.chosen([])
+@pytest.mark.parametrize(
+    ("suite", "names", "items"),
+    [
+        (SDG, ["h"], ["H", "controls"]),
+        (SDG, ["FIG3", "fig3", "k"], ["fig3", "K"]),
+        (SDG, ["all"], tables.items()),
+        (SDG, [], tables.items(studies=False)),
+        (FACET, ["2", "Classes"], [f"{c}{a}" for c in ("", "classes-") for a in GROUPS]),
+        (FACET, ["1", "data", "3"], ["data", "prompts"]),
+        (FACET, [], tables.items(FACET)),
+    ],
+)
+def test_tables_have_the_papers_numbers_as_names_in_any_case(
+    suite: str, names: list[str], items: list[str]
+) -> None:
+    assert tables.chosen(names, suite) == items
+
+
+def test_an_unknown_table_is_refused_with_those_of_the_suite() -> None:
     with pytest.raises(UsageError, match="--table: unknown table '7'; valid: 1, 2, 3, A, B"):
         tables.chosen(["7"])
+    with pytest.raises(UsageError, match="unknown table 'H'; valid: .*classes.*rates"):
+        tables.chosen(["H"], FACET)
 
 
 def test_text_fits_120_columns_and_says_what_is_missing(full: Path) -> None:
     e = results.load(full)
     made = list(everything(full).values())
     text = formats.text(made, e.runs)
-    some = ["G", "fig4", "letters"]
-    assert formats.text(tables.build(e, some), e.runs) == formats.text(
-        [everything(full)[name] for name in some], e.runs
-    )
     assert max(len(line) for line in text.splitlines()) <= 120
     for t in made:
         assert t.title in text
@@ -63,43 +74,26 @@ def test_a_column_that_says_nothing_is_left_out(bare: Path) -> None:
 def test_csv_and_json_hold_every_cell(full: Path) -> None:
     e = results.load(full)
     made = list(everything(full).values())
-    said = [c for t in made for r in t.rows for c in r.cells if c.status or c.paper]
+    said = [c for t in made for c in t.cells if c.status or c.paper]
     lines = list(csv.DictReader(io.StringIO(formats.as_csv(made))))
     assert len(lines) == len(said) and list(lines[0]) == list(formats.CSV_COLUMNS)
     read = json.loads(formats.as_json(made, e.runs))
-    assert sum(len(t["cells"]) for t in read["tables"]) == len(said) and {
-        r["model"] for r in read["runs"]
-    } == set(NAMED)
-    [line] = [
-        c
-        for t in read["tables"]
-        if t["item"] == "H"
-        for c in t["cells"]
-        if c["row"] == f"{LLAVA} | Ours" and c["column"] == "T3"
-    ]
-    assert (
-        line["paper"] == 0.55
-        and line["paper_printed"] == "0.55"
-        and line["status"] == "measured"
-        and line["ci_low"] < line["value"]
-    )
+    assert sum(len(t["cells"]) for t in read["tables"]) == len(said)
+    assert {r["model"] for r in read["runs"]} == set(NAMED)
+    [h] = [t["cells"] for t in read["tables"] if t["item"] == "H"]
+    [line] = [c for c in h if (c["row"], c["column"]) == (f"{LLAVA} | Ours", "T3")]
+    assert (line["paper"], line["paper_printed"], line["status"]) == (0.55, "0.55", "measured")
+    assert line["ci_low"] < line["value"]
     counted = {k: sum(1 for c in said if c.status.split(":")[0] == k) for k in read["counts"]}
     assert read["counts"] == counted and counted["measured"] > 100 and counted["not run"] > 100
 
 
 def test_footnotes_name_the_contradictions_and_what_ours_is(full: Path) -> None:
     by_item = {t.item: " ".join(t.footnotes) for t in everything(full).values()}
-    assert (
-        "-10.09 %" in by_item["I"]
-        and "0.396" in by_item["H"]
-        and "0.130 s" in by_item["L"]
-        and "Sec. 3.2" in by_item["J"]
-    )
-    assert (
-        "Planted:" in by_item["H"]
-        and "Embedded:" in by_item["H"]
-        and "Embedded:" not in by_item["G"]
-    )
+    words = {"I": "-10.09 %", "H": "0.396", "L": "0.130 s", "J": "Sec. 3.2"}
+    for item, said in (*words.items(), ("H", "Planted:"), ("H", "Embedded:")):
+        assert said in by_item[item]
+    assert "Embedded:" not in by_item["G"]
 
 
 def test_markdown_cell_shows_value_interval_n_and_paper(full: Path) -> None:
@@ -121,12 +115,8 @@ def test_command_prints_writes_and_refuses(full: Path, tmp_path: Path) -> None:
     assert {t["item"] for t in json.loads(run("--json", "--table", "g"))["tables"]} == {"G"}
     assert run("--csv", "--table", "fig3").startswith("item,row,column,")
     run("--out", str(tmp_path), "--table", "A", "--table", "controls")
-    assert sorted(p.name for p in tmp_path.iterdir()) == [
-        "controls.csv",
-        "controls.md",
-        "table_A.csv",
-        "table_A.md",
-    ]
+    names = [f"{item}.{ending}" for item in ("controls", "table_A") for ending in ("csv", "md")]
+    assert sorted(p.name for p in tmp_path.iterdir()) == names
     with pytest.raises(UsageError, match="give one of"):
         run("--csv", "--json")
     with pytest.raises(UsageError, match="unknown table"):

@@ -36,7 +36,7 @@ def test_cuts_of_the_paper_bring_the_answers_near_table_b(tmp_path: Path) -> Non
     gaps = {}
     for cuts in build.CUTS:
         draw = build.Draw(every=True, cuts=cuts)
-        card = build.build(raw, raw / "indicators", tmp_path / cuts, draw, images=False)
+        card = build.build(raw, raw / "indicators", tmp_path / cuts, draw)
         gaps[cuts] = sum(abs(row["gap"]) for row in card["table_b"])
 
     assert gaps["paper"] < gaps["ours"] / 2

@@ -307,6 +307,8 @@ def test_pictures_cut_short(release: Make, tmp_path: Path, out: Path) -> None:
         "missing-modality": {"3"},
         "image-outside-folder": {"4"},
     }
+    stored = pd.concat(map(pd.read_parquet, (out / "images").glob("*.parquet")))
+    assert sorted(stored["image_id"]) == sorted(read(out, "images")["image_id"])
 
 
 def test_faults_of_numbers(release: Make, out: Path) -> None:

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from sdgbias.benchmark import quality
-from sdgbias.benchmark.quality.evaluate import Available, broken_rows
+from sdgbias.benchmark.quality.evaluate import Available, evaluate
 from sdgbias.benchmark.quality.ranges import option_range, unit_range
 from sdgbias.benchmark.quality.stored import is_whole
 from tests.builders.quality import SUITES, picture
@@ -51,7 +51,7 @@ def broken(table: str, rule: str, frame: pd.DataFrame) -> list[int]:
     suite = quality.load_rules(table, SUITES)
     [one] = [r for r in suite.rules if r.name == rule]
     narrow = replace(suite, definitions=tuple(d for d in suite.definitions if _fits(d, one.sql)))
-    flags, _ = broken_rows(frame, narrow, [one], Available(), SUITES)
+    flags, *_ = evaluate(frame, narrow, [one], Available(), SUITES)
     return [int(row) for row in flags[rule]]
 
 

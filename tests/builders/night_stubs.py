@@ -13,7 +13,8 @@ from pathlib import Path
 import yaml
 
 from sdgbias.nightly import attempt
-from sdgbias.nightly.plan import Job, Settings
+from sdgbias.nightly.night_options import NightOptions
+from sdgbias.nightly.plan import Job
 
 NOW = datetime(2026, 11, 21, 1, 30, 7, tzinfo=UTC)
 NIGHT = "2026-11-21T0130"
@@ -35,7 +36,7 @@ def entry(root: Path, name: str, **fields: object) -> Path:
     return path
 
 
-def settings(root: Path, *names: str, **more: object) -> Settings:
+def settings(root: Path, *names: str, **more: object) -> NightOptions:
     """A registry of these planted models, a benchmark that is a name, and where results go."""
     for name in names:
         entry(root, name)
@@ -43,7 +44,9 @@ def settings(root: Path, *names: str, **more: object) -> Settings:
     benchmark = root / "benchmark"
     benchmark.mkdir(exist_ok=True)
     (benchmark / "benchmark.json").write_text(json.dumps({"benchmark_id": "b1", "suite": "sdg"}))
-    made = Settings(root, root / "results" / "r.duckdb", (benchmark,), root / "report")
+    made = NightOptions(
+        root / "results" / "r.duckdb", root / "report", [benchmark], root=root, timezone="UTC"
+    )
     return replace(made, **more)  # type: ignore[arg-type]
 
 
@@ -91,4 +94,4 @@ def by_model(**codes: str) -> Callable[[Job, Path, int], Sequence[str]]:
     )
 
 
-PUBLISH = "tell(run_id=f'{sys.argv[2]}-1', scored=10, planned=12, failed=2, published=True)"
+PUBLISH = "tell(run_id=f'{sys.argv[2]}-1', scored=10, planned=12, failed=2, outcome='published')"

@@ -17,10 +17,10 @@ from PIL import Image
 from sdgbias.benchmark import quality
 from sdgbias.benchmark.own import build_own
 from sdgbias.benchmark.people import build_people
+from sdgbias.benchmark.quality.evaluate import TableVerdict
 from sdgbias.benchmark.quality.rules import FILES, QualityRule, load_rules, read_sql
 from sdgbias.benchmark.quality.stored import stored_facts
 from sdgbias.benchmark.quality.validation import validate
-from sdgbias.benchmark.quality.verdict import TableVerdict
 from sdgbias.raw.images import shards
 from sdgbias.raw.synthetic.schematic_people import write_people_sample
 from sdgbias.types import TESTS, Task

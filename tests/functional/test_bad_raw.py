@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sdgbias.benchmark import build, quality
+from sdgbias.benchmark import build, card, quality
 from sdgbias.cli import interruption
 from sdgbias.progress import Record
 from sdgbias.raw.check import check_raw
@@ -62,7 +62,7 @@ def run_stage(stage: str, raw: Path, out: Path) -> None:
         "series": lambda: build.build_series(raw / "indicators", out),
         "items": lambda: build.build_items(out, build.Draw(mcq=60, regression=20)),
         "prompts": lambda: build.build_prompts(out),
-        "card": lambda: build.build_card(out),
+        "card": lambda: card.build_card(out),
         "check": lambda: quality.run_gate(out),
     }
     steps[stage]()

@@ -331,10 +331,10 @@ def test_an_example_question_is_whole_and_never_markup(chrome: Any, report: Path
     assert chrome.execute_script("return arguments[0].naturalWidth", picture) > 100
 
 
-def test_the_reports_leaderboard_sorts_and_compares(chrome: Any, report: Path) -> None:
+def test_the_reports_leaderboard_sorts(chrome: Any, report: Path) -> None:
     def models() -> list[str]:
-        rows = chrome.find_elements("css selector", "[data-model]")
-        return [row.get_attribute("data-model") for row in rows]
+        rows = chrome.find_elements("css selector", "#board tbody th")
+        return [row.get_attribute("data-sort") for row in rows]
 
     show(chrome, (report / "index.html").as_uri())
     first = models()
@@ -344,13 +344,6 @@ def test_the_reports_leaderboard_sorts_and_compares(chrome: Any, report: Path) -
     assert interval.is_displayed(), "no fact needs a click"
     chrome.find_element("id", "show-ci").click()
     assert not interval.is_displayed()
-    picks = chrome.find_elements("css selector", ".pick")[:2]
-    row = "ancestor::tr"
-    names = [p.find_element("xpath", row).get_attribute("data-model") for p in picks]
-    for pick in picks:
-        pick.click()
-    words = chrome.find_element("id", "picked").text
-    assert "On the same questions" in words and all(name in words for name in names)
 
 
 @pytest.mark.parametrize("door", ["report", "serve"])

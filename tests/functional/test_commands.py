@@ -21,7 +21,7 @@ from sdgbias.cli import app, project
 from sdgbias.cli.application import PANELS
 from sdgbias.cli.options import print_json
 from sdgbias.files import packaged_yaml
-from sdgbias.nightly.plan import benchmarks_of
+from sdgbias.nightly.night_options import NightOptions
 from sdgbias.report.build import write_report
 from tests.builders.commands import REPOSITORY, ok, refused, sdgbias
 from tests.builders.results import copied, publish_fake
@@ -141,9 +141,12 @@ def test_tables_metrics_and_methods_are_listed(results: Path) -> None:
     assert set(names["table_name"]) == {*tables} - {"answers"}  # made where a query names it
     for name, about in tables.items():
         assert f"\n{name}: {about}\n" in page
-    assert "\n  accuracy: Accuracy (sdg)\n" in page and "\n  cade: CADE (sdg)" in page
+    assert "\n  accuracy: Accuracy, in %; higher is better (sdg)\n" in page
+    assert "\n  cade: CADE: Contrastive Adaptive Debias Ensemble" in page
     shown = printed(f"results tables --results {results}")
-    assert {"name": "accuracy", "about": "Accuracy", "suites": "sdg"} in shown["metrics"]
+    [about] = [row["about"] for row in shown["metrics"] if row["name"] == "accuracy"]
+    assert about == "Accuracy, in %; higher is better"
+    assert all(row["about"] for row in shown["missing_reasons"])
 
 
 def test_the_other_commands_print_json_alone(results: Path, tmp_path: Path) -> None:
@@ -229,12 +232,12 @@ def test_a_night_takes_the_named_benchmark_and_those_of_other_suites(
         Path(folder).mkdir(parents=True)
         card = json.dumps({"suite": suite, "benchmark_id": "b"})
         (Path(folder) / "benchmark.json").write_text(card)
-    assert benchmarks_of(None) == (Path("data/benchmark"), people)
+    assert NightOptions().benchmarks == (Path("data/benchmark"), people)
     monkeypatch.setenv("SDGBIAS_BENCHMARK", "real")
-    assert benchmarks_of(None) == (Path("real"), people)
-    assert benchmarks_of([people]) == (people,)
+    assert NightOptions().benchmarks == (Path("real"), people)
+    assert NightOptions(benchmark=[people]).benchmarks == (people,)
     monkeypatch.setenv("SDGBIAS_BENCHMARK", "not built")
-    assert benchmarks_of(None) == (Path("not built"),)
+    assert NightOptions().benchmarks == (Path("not built"),)
 
 
 # -- the files of the results

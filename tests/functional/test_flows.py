@@ -27,9 +27,9 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from flows import SETTINGS, pages, score, serve
 from flows import night as night_flow
 from sdgbias import store
-from sdgbias.cli.night_options import NightOptions
 from sdgbias.files import json_object
 from sdgbias.nightly import attempt, process, records, schedule
+from sdgbias.nightly.night_options import NightOptions
 from tests.builders import night_stubs
 from tests.builders.commands import REPOSITORY, add_model, environment
 from tests.builders.hub import Hub, Repo, commit, weights
@@ -105,7 +105,7 @@ def test_prefect_tries_a_model_again(
         made = night_flow.evaluated(mine, tmp_path / "results" / "r.duckdb", None)
     assert (made.outcome, made.kind, made.attempts) == ("failed", "RegistryError", 2)
     assert made.seconds > attempt.WAITS[0], "with the wait"
-    told = [json_object(attempt.outcome_file(mine, number))["error"] for number in (1, 2)]
+    told = [json_object(attempt.outcome_file(mine, number))["kind"] for number in (1, 2)]
     assert told == ["Killed", "RegistryError"]
 
     def states() -> list[str]:

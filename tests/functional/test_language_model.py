@@ -25,6 +25,7 @@ from sdgbias.analysis.paper import results as stored
 from sdgbias.analysis.rows import AnalysisSettings
 from sdgbias.errors import UsageError
 from sdgbias.nightly import plan
+from sdgbias.nightly.night_options import NightOptions
 from sdgbias.nightly.regression import measured
 from sdgbias.registry import changes
 from sdgbias.registry.spec import ModelSpec
@@ -198,7 +199,7 @@ def test_the_suite_of_people_is_skipped_with_a_line(
     with pytest.raises(UsageError, match=f"{NEEDS_PICTURES}: suite people"):
         evaluate(BLIND, root, people, root / "other.duckdb", FAST)
     assert not (root / "other.duckdb").exists()
-    settings = plan.Settings(root, root / "n.duckdb", (tiny_benchmark, people), root / "report")
+    settings = NightOptions(root / "n.duckdb", benchmark=[tiny_benchmark, people], root=root)
     night = plan.tonight(settings, datetime(2026, 11, 22, tzinfo=UTC), write=False)
     jobs = sorted((job.model, job.suite) for job in night.jobs)
     assert jobs == [

@@ -20,6 +20,7 @@ import pytest
 
 from sdgbias import store
 from sdgbias.nightly import attempt, plan, records
+from sdgbias.nightly.night_options import NightOptions
 from sdgbias.nightly.regression.policy import DEFAULT
 from sdgbias.registry import entries
 from sdgbias.scoring.scorer import COMMIT_EVERY
@@ -175,11 +176,11 @@ def test_a_models_process_does_not_see_the_webhook_by_any_name(
         monkeypatch.setenv(name, "https://chat.example/T0/secret")
     policy, usual = tmp_path / "policy.yaml", "webhook: SDGBIAS_WEBHOOK"
     policy.write_text(DEFAULT.read_text("utf-8").replace(usual, "webhook: TEAM_ROOM"))
-    settings = plan.Settings(
-        tmp_path,
+    settings = NightOptions(
         tmp_path / "r.duckdb",
-        (tiny_benchmark,),
         tmp_path / "report",
+        [tiny_benchmark],
+        root=tmp_path,
         policy=policy,
         webhook_env="NIGHT_CHAT",
         passes="none",

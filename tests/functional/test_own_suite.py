@@ -124,7 +124,8 @@ def test_the_run_is_analysed_shown_and_reported(planted: Path) -> None:
         assert client.get(page).status_code == 200, page
     assert "about 100" in client.get(f"/questions/{run}/mcq/{item}?test=T5").text, "the text of J"
     overview = build.write_report(results, planted / "report").read_text(encoding="utf-8")
-    assert "only on own questions" in overview and 'href="own.html"' in overview
+    assert "no finished run on questions about places" in overview
+    assert "is the only model measured on" in overview and 'href="own.html"' in overview
     page = (planted / "report" / "own.html").read_text(encoding="utf-8")
     assert "View CTX+Q is left out: no question has a context." in page
     assert "colour: red" in page and "colour: best minus worst" in page and "Share J" in page

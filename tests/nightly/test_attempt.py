@@ -16,7 +16,7 @@ import pytest
 from sdgbias import errors, progress
 from sdgbias.files import json_object
 from sdgbias.nightly import attempt, process
-from tests.builders.night_stubs import NOW, PUBLISH, job, stub
+from tests.builders.night_stubs import PUBLISH, job, stub
 
 
 def test_what_the_process_tells_is_the_outcome(tmp_path: Path) -> None:
@@ -26,7 +26,7 @@ def test_what_the_process_tells_is_the_outcome(tmp_path: Path) -> None:
     assert (made.scored, made.planned, made.failed) == (10, 12, 2)
     assert made.kind == made.message == "" and made.log == "nights/2026-11-21T0130/logs/m-sdg.log"
     assert "scoring" in job(tmp_path).log.read_text()
-    unchanged = stub("tell(run_id='m-1', published=False)")
+    unchanged = stub("tell(run_id='m-1', outcome='unchanged')")
     mine = job(tmp_path)
     again = attempt.attempt(mine, tmp_path / "r.duckdb", argv=unchanged)
     assert again.outcome == "published", "in this night, before it was killed and started again"
@@ -42,11 +42,11 @@ def test_an_error_has_room_for_its_outcome_when_nothing_can_be_made(tmp_path: Pa
         out.with_name(f".{out.name}.part").mkdir()
         raise errors.DiskFull("\u2026" * 9000)
     found = json_object(out)
-    assert (found["error"], found["exit_code"], len(found["message"])) == ("DiskFull", 7, 500)
+    assert (found["kind"], len(found["message"])) == ("DiskFull", 500)
     assert out.stat().st_size == process.ROOM
 
 
-BUSY = "tell(error='Busy', message='held by another')"
+BUSY = "tell(kind='Busy', message='held by another')"
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ BUSY = "tell(error='Busy', message='held by another')"
     [
         ((BUSY, BUSY, PUBLISH), "published", [10.0, 20.0]),
         ((BUSY,), "failed", [10.0, 20.0, 30.0, 30.0]),
-        (("tell(error='ModelError', message='no')",), "failed", []),
+        (("tell(kind='ModelError', message='no')",), "failed", []),
     ],
     ids=["busy twice", "busy always", "a fault of the model"],
 )
@@ -72,7 +72,7 @@ def test_after_want_of_memory_the_batch_is_halved(tmp_path: Path) -> None:
     one = job(tmp_path)
     assert "--batch-size" not in attempt.command(one, tmp_path / "r.duckdb", 1)
     attempt.attempt(
-        one, tmp_path / "r.duckdb", 1, argv=stub("tell(error='OutOfMemory', message='no room')")
+        one, tmp_path / "r.duckdb", 1, argv=stub("tell(kind='OutOfMemory', message='no room')")
     )
     second = attempt.command(one, tmp_path / "r.duckdb", 2)
     assert second[second.index("--batch-size") + 1] == "4"
@@ -82,7 +82,7 @@ def test_after_want_of_memory_the_batch_is_halved(tmp_path: Path) -> None:
 
 
 def test_a_finished_run_is_unchanged(tmp_path: Path) -> None:
-    made = attempt.already(job(tmp_path, run_id="m-1"), datetime.now(UTC))
+    made = attempt.unchanged(job(tmp_path, run_id="m-1"), datetime.now(UTC))
     assert made is not None
     assert (made.outcome, made.run_id, made.attempts) == ("unchanged", "m-1", 0)
 
@@ -170,8 +170,8 @@ def test_a_person_ends_a_model_and_what_is_finished_is_kept(
 
 
 def test_a_model_that_stands_still_when_its_time_ends_is_timed_out(tmp_path: Path) -> None:
-    late = replace(attempt._blank(job(tmp_path), NOW, 1), kind="TimedOut")
+    late = {"kind": "TimedOut", "message": "late"}
     still = progress.Record("m", "scoring prompts", 380, 1000)
     loading = progress.Record("m", "loading weights")
     for stages in ({}, {"": (loading, loading)}, {"scoring prompts": (still, still)}):
-        assert attempt._how_far(job(tmp_path), late, stages) == late
+        assert attempt._how_far(job(tmp_path), late, stages) == {}

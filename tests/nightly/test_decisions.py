@@ -21,6 +21,7 @@ from sdgbias.nightly.regression.evidence import of_rule
 from sdgbias.nightly.regression.measured import RunMetrics
 from sdgbias.nightly.regression.policy import Policy, Rule
 from sdgbias.report.pages import night as page
+from sdgbias.vocabulary import Word
 from tests.builders.night_stubs import NIGHT, settings
 
 
@@ -101,8 +102,8 @@ def test_other_sentences_decide_nothing(
     )
     words = night_text.WORDS
     others = {
-        "flags": dict.fromkeys(words.flags, f"{text}!"),
-        "floors": dict.fromkeys(words.floors, f"{text}?"),
+        "flags": dict.fromkeys(words.flags, Word(name=f"{text}!")),
+        "floors": dict.fromkeys(words.floors, Word(name=f"{text}?")),
     }
     monkeypatch.setattr(night_text, "WORDS", words.model_copy(update=others))
     assert _decisions(tmp_path / "after") == before

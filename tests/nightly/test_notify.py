@@ -53,19 +53,21 @@ def kept(results: Path) -> list[tuple[str, str, int]]:
 
 
 def test_the_message_says_what_happened_and_how_to_go_on(written: Path) -> None:
-    text = notify.message(night(written), "https://reports.example.org/night.html")
+    text = notify.message(night(written), "https://reports.example.org/night.html").replace(
+        "\u00a0", " "
+    )
     assert (
         "4 evaluations: 2 published, 1 unchanged, 1 failed; 1 model in breach: fake-optimist."
         in text
     )
     moved = (
-        "accuracy, Full, choice, all tests: 71.2\u00a0% → 65.5\u00a0% (−5.7 points, 95\u00a0% CI"
-        " −7.1 to −4.3, n\u00a0=\u00a01,200; allowed 2.0 points)"
+        "accuracy, Full, choice, all tests: 71.2 % → 65.5 % (−5.7 points, 95 % CI"
+        " −7.1 to −4.3, n = 1,200; allowed 2.0 points)"
     )
     assert f"• {LOST} (planted), sdg: {moved}" in text
     assert (
-        "candidate mass, Full, choice, all tests: 10.0\u00a0% (n\u00a0=\u00a01,200, 95\u00a0% CI"
-        " 8.0 to 12.0; must be at least 20.0\u00a0%)" in text
+        "candidate mass, Full, choice, all tests: 10.0 % (n = 1,200, 95 % CI"
+        " 8.0–12.0; must be at least 20.0 %)" in text
     )
     assert (
         "mean absolute error, Full, estimate, all tests: 0.500 tolerances → 0.900 tolerances"

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 
 from sdgbias import store, suites
 from sdgbias.cli import app
-from sdgbias.cli.night_options import NightOptions
 from sdgbias.errors import InputError, RegistryError, UsageError
-from sdgbias.nightly import plan, watch
+from sdgbias.nightly import night_options, plan, watch
+from sdgbias.nightly.night_options import NightOptions
 from sdgbias.registry import entries
 from sdgbias.scoring.run_id import run_id
 from sdgbias.suites import EvalSettings
@@ -99,7 +99,7 @@ def test_the_key_of_a_job_is_the_id_that_evaluate_gives_its_run(tmp_path: Path) 
 
 
 def _finished(
-    s: plan.Settings, model: str, run_id: str, n_failed: int = 0, at: datetime = NOW
+    s: NightOptions, model: str, run_id: str, n_failed: int = 0, at: datetime = NOW
 ) -> None:
     run = {"run_id": run_id, "model": model, "benchmark_id": "b1", "finished_at": at}
     store.publish(s.results, run | {"n_failed": n_failed}, {})
@@ -137,9 +137,9 @@ def test_new_models_come_first_then_the_longest_unmeasured(tmp_path: Path) -> No
 def test_what_makes_no_sense_is_told_before_anybody_is_asked(tmp_path: Path) -> None:
     s = settings(tmp_path, "a")
     with pytest.raises(RegistryError, match="nobody"):
-        plan.tonight(replace(s, models=("nobody",)), NOW)
+        plan.tonight(replace(s, model=["nobody"]), NOW)
     with pytest.raises(UsageError, match="a time with its offset"):
-        NightOptions(scheduled_for="2026-11-21T01:30").settings("cli")
+        night_options.parse(scheduled_for="2026-11-21T01:30")
     with pytest.raises(UsageError, match="sideways"):
         plan.tonight(replace(s, passes="sideways"), NOW)
     (tmp_path / "benchmark" / "benchmark.json").write_text(
@@ -147,7 +147,7 @@ def test_what_makes_no_sense_is_told_before_anybody_is_asked(tmp_path: Path) -> 
     )
     [skipped] = plan.tonight(s, NOW).skipped
     assert (skipped.suite, skipped.state) == ("sdg", "no benchmark")
-    twice = replace(s, benchmarks=s.benchmarks * 2)
+    twice = replace(s, benchmark=[*s.benchmarks, *s.benchmarks])
     with pytest.raises(UsageError, match="both of suite people; name one of each suite"):
         plan.tonight(twice, NOW)
     (tmp_path / "benchmark" / "benchmark.json").unlink()
@@ -158,14 +158,14 @@ def test_what_makes_no_sense_is_told_before_anybody_is_asked(tmp_path: Path) -> 
 def test_candidates_are_asked_by_name_only(tmp_path: Path) -> None:
     s = settings(tmp_path, "a")
     entry(tmp_path, "new", state="candidate", reason="look at it")
-    assert [j.model for j in plan.tonight(replace(s, models=("new",)), NOW).jobs] == ["new"]
+    assert [j.model for j in plan.tonight(replace(s, model=["new"]), NOW).jobs] == ["new"]
 
 
 def test_the_night_is_that_of_its_schedule(tmp_path: Path) -> None:
     s = replace(
         settings(tmp_path, "a"),
         timezone="Africa/Nairobi",
-        scheduled_for=datetime(2026, 11, 20, 22, 30, tzinfo=UTC),
+        scheduled_for="2026-11-20T22:30:00+00:00",
     )
     assert plan.name_of(s, NOW) == NIGHT
     assert plan.name_of(replace(s, scheduled_for=None), NOW) == "2026-11-21T0430"

@@ -11,7 +11,7 @@ import pytest
 from sdgbias import store
 from sdgbias.nightly import quarantine
 from sdgbias.nightly.attempt import JobOutcome
-from sdgbias.nightly.plan import Settings
+from sdgbias.nightly.night_options import NightOptions
 from sdgbias.registry import entries
 from tests.builders.night_stubs import NIGHT, NOW, entry, settings
 
@@ -24,7 +24,7 @@ def failed(kind: str = "ModelError", model: str = "m", night: str = NIGHT) -> Jo
     )
 
 
-def history(s: Settings, *rows: tuple[str, str, str]) -> None:
+def history(s: NightOptions, *rows: tuple[str, str, str]) -> None:
     """(night, outcome, quarantined until) of model m."""
     if rows:
         frame = pd.DataFrame(rows, columns=["night", "outcome", "quarantined_until"]).assign(

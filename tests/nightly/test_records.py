@@ -18,7 +18,8 @@ from sdgbias import store
 from sdgbias.errors import InfrastructureError
 from sdgbias.nightly import records
 from sdgbias.nightly.attempt import JobOutcome
-from sdgbias.nightly.plan import Night, Settings, tonight
+from sdgbias.nightly.night_options import NightOptions
+from sdgbias.nightly.plan import Night, tonight
 from sdgbias.store import night_files
 from tests.builders.commands import REPOSITORY
 from tests.builders.night_stubs import NIGHT, NOW, entry, settings
@@ -54,7 +55,7 @@ def elsewhere(code: str) -> Iterator[int]:
         child.wait()
 
 
-def run_night(s: Settings, status: str = "done", *outcomes: JobOutcome) -> Night:
+def run_night(s: NightOptions, status: str = "done", *outcomes: JobOutcome) -> Night:
     """The record of a whole night."""
     night = tonight(s, NOW)
     records.begin(s, night, NOW)
@@ -94,7 +95,7 @@ def test_the_results_file_shows_what_the_files_say(tmp_path: Path) -> None:
 
 
 def test_a_night_of_some_models_is_not_the_night(tmp_path: Path) -> None:
-    s = replace(settings(tmp_path, "a"), models=("a",))
+    s = replace(settings(tmp_path, "a"), model=["a"])
     run_night(s)
     assert records.last_finished(s.results) is None, "--catch-up still has to ask everybody"
 
@@ -175,7 +176,7 @@ def test_what_could_not_be_written_is_said_and_written_at_the_end(tmp_path: Path
     assert records.history(s.results)["run_id"].tolist() == ["a-1"]
 
 
-def month_of(s: Settings) -> None:
+def month_of(s: NightOptions) -> None:
     """Three nights of October, one of November."""
     for day in ("10-02", "10-03", "10-30", "11-01"):
         night = f"2026-{day}T0130"

@@ -19,7 +19,8 @@ from sdgbias.analysis.nights import load
 from sdgbias.nightly import attempt, notify, records
 from sdgbias.nightly import run as nights
 from sdgbias.nightly import steps as finish
-from sdgbias.nightly.plan import Job, Night, Settings, name_of, tonight
+from sdgbias.nightly.night_options import NightOptions
+from sdgbias.nightly.plan import Job, Night, name_of, tonight
 from sdgbias.registry import entries
 from sdgbias.report.build import write_night
 from tests.builders.night_stubs import NIGHT, NOW, PUBLISH, by_model, entry, settings
@@ -45,7 +46,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> dict[str, records.StepResult]:
     """What each closing step comes to; no command is run for them."""
     told: dict[str, records.StepResult] = {}
 
-    def run_step(name: str, settings: Settings, night: Night) -> records.StepResult:
+    def run_step(name: str, settings: NightOptions, night: Night) -> records.StepResult:
         return told.setdefault(name, finish.DONE)
 
     monkeypatch.setattr(finish, "run_step", run_step)
@@ -53,7 +54,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> dict[str, records.StepResult]:
 
 
 def run(
-    s: Settings, argv, lines: list[str] | None = None, now: datetime = NOW
+    s: NightOptions, argv, lines: list[str] | None = None, now: datetime = NOW
 ) -> nights.NightSummary:  # type: ignore[no-untyped-def]
     score = partial(attempt.keep_trying, sleep=lambda seconds: None, argv=argv)
     return nights.run(s, lambda: now, (lines if lines is not None else []).append, score)
@@ -70,7 +71,7 @@ def test_a_second_night_by_hand_in_the_same_minute_is_its_own(tmp_path: Path) ->
     assert name_of(s, first + timedelta(hours=1)) == "2026-10-25T0230-3", (
         "the clock was set back: 02:30 stands twice"
     )
-    due = replace(s, scheduled_for=first, cron="30 2 * * *")
+    due = replace(s, scheduled_for=first.isoformat(), cron="30 2 * * *")
     for named in (due, replace(s, night=names[1])):
         again = run(named, by_model(fine="raise SystemExit(1)"), now=first)
         assert "done already" in again.note, "one that was named is that one"
@@ -79,7 +80,7 @@ def test_a_second_night_by_hand_in_the_same_minute_is_its_own(tmp_path: Path) ->
 
 def test_nobody_good_is_a_failed_night(tmp_path: Path) -> None:
     done = run(
-        settings(tmp_path, "busy"), by_model(busy="tell(error='Busy', message='held by another')")
+        settings(tmp_path, "busy"), by_model(busy="tell(kind='Busy', message='held by another')")
     )
     assert (done.status, done.exit_code) == ("failed", 8)
     assert done.outcomes[0].attempts == 5
@@ -174,7 +175,7 @@ def test_the_suites_of_a_model_follow_each_other_and_share_a_verdict(tmp_path: P
     from tests.builders.night_stubs import job
 
     s = settings(tmp_path, jobs=2)
-    s = replace(s, benchmarks=(*s.benchmarks, tmp_path / "people"))
+    s = replace(s, benchmark=[*s.benchmarks, tmp_path / "people"])
     entry(tmp_path, "m", options={"suites": ["sdg", "people"]})
     (tmp_path / "people").mkdir()
     (tmp_path / "people" / "benchmark.json").write_text('{"benchmark_id": "p1", "suite": "people"}')
@@ -198,7 +199,7 @@ def test_an_interrupted_night_is_marked_and_goes_on(tmp_path: Path) -> None:
         run(s, stop)
     assert records.status(s.results, NIGHT) == "interrupted"
     assert records.history(s.results)[["model", "outcome"]].values.tolist() == [["a", "published"]]
-    assert run(s, by_model(a="tell(run_id='a-1', published=False)", b=PUBLISH)).status == "done"
+    assert run(s, by_model(a="tell(run_id='a-1', outcome='unchanged')", b=PUBLISH)).status == "done"
     outcomes = records.history(s.results).set_index("model")["outcome"]
     assert outcomes.to_dict() == dict.fromkeys("ab", "published")
 
@@ -224,7 +225,7 @@ def test_a_model_that_goes_on_is_neither_quarantined_nor_a_failed_night(
     told: list[str] = []
 
     def ask(job: Job, results: Path, device: str | None) -> attempt.JobOutcome:
-        blank = attempt._blank(job, NOW, 1)
+        blank = attempt.outcome_of(job, NOW, attempts=1)
         made = replace(blank, outcome=outcome, kind=kind, message="by a person")
         return replace(made, scored=620, planned=1000)
 
@@ -249,7 +250,7 @@ def test_what_the_nights_hours_leave_waits_and_is_no_failure(
     def ask(job: Job, results: Path, device: str | None) -> attempt.JobOutcome:
         limits[job.model] = job.timeout_s
         clock[0] += 3600.0
-        made = attempt._blank(job, NOW, 1)
+        made = attempt.outcome_of(job, NOW, attempts=1)
         if job.model == "a":
             return replace(made, outcome="published", run_id="a-1")
         return replace(made, kind="TimedOut", message="not done within 3600 s")

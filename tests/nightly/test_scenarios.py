@@ -56,7 +56,7 @@ print(subprocess.Popen(['sleep', '600'], start_new_session=True).pid, flush=True
 time.sleep(600)
 """
 SECRETS = (
-    "tell(error='ModelError', message='a\\n correct-horse-battery hf_0123456789abcdefghij"
+    "tell(kind='ModelError', message='a\\n correct-horse-battery hf_0123456789abcdefghij"
     " Bearer abcdefghijk ' + 'x' * 900)"
 )
 SCENARIOS = {
@@ -74,7 +74,7 @@ SCENARIOS = {
     ),
     "out of memory": Scenario(EATS_MEMORY, "OutOfMemory", "out of memory", 2),
     "a gated repository": Scenario(
-        "tell(error='Gated', exit_code=8, message='m: owner/m is gated'); sys.exit(8)",
+        "tell(kind='Gated', message='m: owner/m is gated'); sys.exit(8)",
         "Gated",
         "owner/m is gated",
     ),
@@ -92,7 +92,7 @@ SCENARIOS = {
         ENABLED,
     ),
     "a results file that is busy": Scenario(
-        "tell(error='Busy', message='held by another')", "Busy", "held by another", 5, ENABLED
+        "tell(kind='Busy', message='held by another')", "Busy", "held by another", 5, ENABLED
     ),
     "a traceback": Scenario("{}['x']", "Unexpected", "KeyError: 'x'", 2),
     "half an outcome": Scenario("out.write_text('{')", "Unexpected", "exit code 0", 2),

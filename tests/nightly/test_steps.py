@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 from sdgbias.cli import app
 from sdgbias.nightly import process, records, steps
 from sdgbias.nightly import run as nights
-from sdgbias.nightly.plan import Night, Settings, tonight
+from sdgbias.nightly.night_options import NightOptions
+from sdgbias.nightly.plan import Night, tonight
 from tests.builders.night_stubs import NIGHT, NOW, settings
 
 FULL = records.StepResult("failed", "the folder is full")
@@ -29,7 +30,7 @@ def test_page_and_wandb_are_made_at_the_same_time_and_told_in_order(tmp_path: Pa
     began: list[str] = []
     lines: list[str] = []
 
-    def step(name: str, settings: Settings, night: Night) -> records.StepResult:
+    def step(name: str, settings: NightOptions, night: Night) -> records.StepResult:
         began.append(name)
         if name in steps.PARALLEL_STEPS:
             both.wait()  # one after the other would wait here in vain
@@ -52,7 +53,7 @@ def test_what_is_told_last_knows_how_the_steps_before_it_ended(tmp_path: Path) -
     known: dict[str, object] = {}
     asked = settings(tmp_path)
 
-    def step(name: str, settings: Settings, night: Night) -> records.StepResult:
+    def step(name: str, settings: NightOptions, night: Night) -> records.StepResult:
         known[name] = records.nights(settings.results)["steps"].iloc[0]
         return records.StepResult("failed", "no room") if name == "wandb" else steps.DONE
 
@@ -66,7 +67,7 @@ def test_what_is_told_last_knows_how_the_steps_before_it_ended(tmp_path: Path) -
 def test_a_night_that_is_ended_in_its_closing_steps_ends_both(tmp_path: Path) -> None:
     ended: list[str] = []
 
-    def step(name: str, settings: Settings, night: Night) -> records.StepResult:
+    def step(name: str, settings: NightOptions, night: Night) -> records.StepResult:
         if name == "wandb":
             raise KeyboardInterrupt
         if name == "report":
@@ -90,7 +91,7 @@ def test_the_page_of_a_night_that_ended_says_how(tmp_path: Path) -> None:
     asked = settings(tmp_path)
     pages: list[str] = []
 
-    def step(name: str, settings: Settings, night: Night) -> records.StepResult:
+    def step(name: str, settings: NightOptions, night: Night) -> records.StepResult:
         if name in ("report", steps.LAST_PAGE):
             command = steps.command(steps.LAST_PAGE, settings, night.night)
             made = CliRunner().invoke(app, command, catch_exceptions=False)
@@ -126,7 +127,7 @@ def test_without_an_address_nobody_is_told(
     asked = replace(settings(tmp_path), webhook_env="TEAM_HOOK")
     began: list[str] = []
 
-    def step(name: str, settings: Settings, night: Night) -> records.StepResult:
+    def step(name: str, settings: NightOptions, night: Night) -> records.StepResult:
         began.append(name)
         return steps.DONE
 

@@ -131,19 +131,3 @@ def test_given_a_command_that_reads_its_input_then_there_is_none(tmp_path: Path)
     """The supervisor's own input stays open for as long as the night lives."""
     ended = process.run([sys.executable, "-c", "input()"], tmp_path / "log", 120)
     assert not ended.timed_out and "EOFError" in process.last_error(tmp_path / "log")
-
-
-def test_given_a_captured_command_then_its_output_and_error_come_back(tmp_path: Path) -> None:
-    code = "print('answer')\nsys.exit('error: why')"
-    assert process.run_captured(model("", code), 600) == (1, "answer\n", "why")
-
-
-def test_given_a_captured_command_past_its_time_then_nothing_of_it_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(process, "GRACE", 0.2)
-    kept = f"open({str(tmp_path / 'pid')!r}, 'w').write(str(p.pid))"
-    command = model(f"{STAYS['a session of its own']}; {kept}")
-    with pytest.raises(subprocess.TimeoutExpired):
-        process.run_captured(command, 5)
-    assert not alive(int((tmp_path / "pid").read_text()))

@@ -11,7 +11,8 @@ import pytest
 from sdgbias.nightly import attempt
 from sdgbias.nightly import run as nights
 from sdgbias.nightly import steps as finish
-from sdgbias.nightly.plan import Job, Settings
+from sdgbias.nightly.night_options import NightOptions
+from sdgbias.nightly.plan import Job
 from sdgbias.registry import entries
 from sdgbias.registry.fetch import is_cached
 from tests.builders.hub import Hub, Repo, commit
@@ -35,18 +36,18 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 
 
 @pytest.fixture
-def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NightOptions:
     monkeypatch.setattr(finish, "run_step", lambda *step: finish.DONE)
     for name, at in (("closed", CLOSED), ("open", OPEN)):
         entry(tmp_path, name, backend="hf", repo=f"lab/{name}", revision=at.sha)
     return settings(tmp_path, "planted", fetch="yes")
 
 
-def run(s: Settings) -> dict[str, tuple[str, str]]:
+def run(s: NightOptions) -> dict[str, tuple[str, str]]:
     """Model -> outcome and message of a night; models that are started are published."""
 
     def ask(job: Job, results: Path, device: str | None) -> attempt.JobOutcome:
-        made = attempt._blank(job, NOW, 1)
+        made = attempt.outcome_of(job, NOW, attempts=1)
         return replace(made, outcome="published", run_id=f"{job.model}-1")
 
     done = nights.run(s, lambda: NOW, [].append, ask, steps=())
@@ -54,7 +55,7 @@ def run(s: Settings) -> dict[str, tuple[str, str]]:
     return {o.model: (o.outcome, o.message) for o in done.outcomes}
 
 
-def test_what_can_t_be_fetched_is_left_out_with_its_reason(asked: Settings, hub: Hub) -> None:
+def test_what_can_t_be_fetched_is_left_out_with_its_reason(asked: NightOptions, hub: Hub) -> None:
     found = run(asked)
     assert found["open"] == found["planted"] == ("published", "")
     outcome, why = found["closed"]
@@ -67,13 +68,13 @@ def test_what_can_t_be_fetched_is_left_out_with_its_reason(asked: Settings, hub:
     assert entries.load(asked.root, "closed").enabled, "no failure of the model"
 
 
-def test_the_hub_is_asked_by_those_who_want_it(asked: Settings, hub: Hub) -> None:
+def test_the_hub_is_asked_by_those_who_want_it(asked: NightOptions, hub: Hub) -> None:
     assert run(replace(asked, fetch="no"))["closed"] == ("published", "")
     assert not hub.asked
 
 
 def test_a_hub_that_is_away_stops_no_model_that_is_here(
-    asked: Settings, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    asked: NightOptions, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run(asked)["open"][0] == "published"
     entry(asked.root, "a-new", backend="hf", repo="lab/other", revision=OTHER.sha)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from pathlib import Path
@@ -13,19 +12,19 @@ import pandas as pd
 import pytest
 
 from sdgbias import store
+from sdgbias import wording as words
 from sdgbias.analysis.rows import row, table
 from sdgbias.errors import StoreError
 from sdgbias.methods import lean, stats
 from sdgbias.methods.stats import Estimate
 from sdgbias.raw.indicators import DIRECTIONS
 from sdgbias.report import charts, leans
-from sdgbias.report import labels as words
 from sdgbias.report.build import write_report
 from sdgbias.report.charts import draw
 from sdgbias.report.pages import findings
 from sdgbias.report.reader import Cells, Results
 from sdgbias.types import PILLARS
-from tests.builders.results import MODELS, publish_fake
+from tests.builders.results import publish_fake
 from tests.builders.studies import analyse_fake
 
 
@@ -94,18 +93,12 @@ def test_the_first_screens_answers_are_told_as_the_page_has_them(
     assert len(told) >= 3 and all(" ".join(answer.split()) in shown for answer in told)
 
 
-def test_inline_data_cannot_leave_its_element(results: Path, page: str, tmp_path: Path) -> None:
-    inline = re.compile(r'<script type="application/json" id="pairs">(.*?)</script>', re.DOTALL)
-    [pairs] = inline.findall(page)
-    [(names, said)] = json.loads(pairs).items()
-    assert set(names.split("|")) == set(MODELS) and "Holm, over all pairs" in said
+def test_a_models_name_cannot_leave_its_element(results: Path, tmp_path: Path) -> None:
     shutil.copytree(results.parent, tmp_path / "r")
     with store.connect(tmp_path / "r" / results.name, details=()) as con:
         con.execute("UPDATE runs SET model = '</script><b>' WHERE model = 'fake-optimist'")
     text = write_report(tmp_path / "r" / results.name, tmp_path / "out").read_text("utf-8")
-    [pairs] = inline.findall(text)
-    assert "<" not in pairs and "</script><b>" in "".join(json.loads(pairs))
-    assert "<b>" not in text
+    assert "<b>" not in text and "&lt;/script&gt;&lt;b&gt;" in text
 
 
 def test_every_figure_has_alt_text_with_its_numbers(page: str, folder: Path) -> None:
@@ -194,12 +187,6 @@ def test_numbers_as_text() -> None:
     assert words.number(-1234.56) == "−1,234.6"
     assert words.number(-0.01, signed=True) == "0.0"
     assert words.number(float("nan")) == "n/a"
-    assert words.interval(Estimate(0.5, 9, 0.25, 0.75)) == "25.0–75.0"
-    assert words.interval(Estimate(0.0, 9, -0.01, 0.02), signed=True) == "−1.0 to +2.0"
-    assert words.interval(Estimate(0.5, 1, float("nan"), float("nan"))) == "no interval"
-    few = Estimate(0.5, 40, float("nan"), float("nan"), 3)
-    assert words.interval(few) == "no interval: 3 clusters"
-    assert words.written(few).aside.startswith("(no interval: 3 clusters, n")
 
 
 def cells_of(results: Path) -> Cells:

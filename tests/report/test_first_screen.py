@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from sdgbias import store
+from sdgbias import store, wording
 from sdgbias.methods.stats import Estimate
-from sdgbias.report import labels, leans, matrix
+from sdgbias.report import leans, matrix
 from sdgbias.report.build import write_report
 from sdgbias.report.pages import first_screen
 from sdgbias.report.reader import Cells, Reader, Results
@@ -136,7 +136,7 @@ def test_the_gain_of_cade_is_stated_as_its_interval_says(
     [at] = [i for i, c in enumerate(table["columns"]) if c.metric == "accuracy_gain"]
     rows = [r for r in table["rows"] if r["provenance"] == "measured" and "sdg" in r["runs"]]
     improved = [
-        r["model"] for r in rows if labels.sign_of(Estimate.of_row(r["cells"][at]["row"])) == 1
+        r["model"] for r in rows if wording.sign_of(Estimate.of_row(r["cells"][at]["row"])) == 1
     ]
     answer = first_screen._debiasing(table, rows, found, [])
     assert answer is not None

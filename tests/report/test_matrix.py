@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from sdgbias import store
+from sdgbias import store, wording
 from sdgbias.methods.baselines import METHODS
-from sdgbias.report import charts, labels, layout, leaderboard, matrix
+from sdgbias.report import charts, layout, leaderboard, matrix
 from sdgbias.report.layout import TERMS
 from sdgbias.report.pages import first_screen, models
 from sdgbias.report.reader import Results
@@ -56,10 +56,10 @@ def test_every_number_is_that_of_the_store_with_its_interval(
                      metric = ? AND method = ? AND test = ? AND pillar = ? AND indicator = ?"""
             run = row["runs"][column.suite]
             value, n, low, high = store.query(results, sql, [run, *column.cell]).iloc[0]
-            assert shown["value"] == labels.amount(value, column.metric, unit=False)
+            assert shown["value"] == wording.amount(value, column.metric, unit=False)
             assert shown["n"] == f"{n:,.0f}" and f"n = {n:,.0f}" in shown["said"]
             if not math.isnan(low):
-                assert labels.amount(high, column.metric, unit=False) in shown["ci"]
+                assert wording.amount(high, column.metric, unit=False) in shown["ci"]
             checked += 1
     assert checked > 12
 

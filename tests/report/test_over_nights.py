@@ -8,7 +8,8 @@ from datetime import datetime, timedelta
 import pandas as pd
 import pytest
 
-from sdgbias.report import labels
+from sdgbias import wording
+from sdgbias.report import layout
 from sdgbias.report.charts import over_nights
 
 TIMES = {f"n{i}": datetime(2026, 1, 1) + timedelta(days=i) for i in range(5)}
@@ -64,16 +65,16 @@ def test_bounds_of_shares_end_at_a_hundred_and_breaches_are_marked() -> None:
 
 def test_numbers_are_said_with_their_unit() -> None:
     assert (
-        labels.amount(0.1234, "accuracy") == "12.3\u00a0%"
-        and labels.amount(-0.012, "accuracy_gain") == "−1.2\u00a0points"
+        wording.amount(0.1234, "accuracy") == "12.3\u00a0%"
+        and wording.amount(-0.012, "accuracy_gain") == "−1.2\u00a0points"
     )
     assert (
-        labels.amount(14.2, "mae") == "14.20"
-        and labels.amount(None, "mae") == labels.amount(float("nan"), "recall") == "none"
+        wording.amount(14.2, "mae") == "14.20"
+        and wording.amount(None, "mae") == wording.amount(float("nan"), "recall") == "none"
     )
     assert (
-        labels.interval_of({"value": 0.1, "n": 9, "ci_low": -0.01, "ci_high": 0.2}, "disparity")
+        wording.interval_of({"value": 0.1, "n": 9, "ci_low": -0.01, "ci_high": 0.2}, "disparity")
         == "−1.0 to +20.0"
     )
-    assert labels.lasted(7500) == "2\u00a0h 05\u00a0min" and labels.lasted(None) == "unknown"
-    assert labels.url("/x", a="b&c", d="") == "/x?a=b%26c"
+    assert wording.lasted(7500) == "2\u00a0h 05\u00a0min" and wording.lasted(None) == "unknown"
+    assert layout.url("/x", a="b&c", d="") == "/x?a=b%26c"

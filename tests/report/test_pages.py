@@ -371,7 +371,7 @@ def test_index_shows_letters_never_ranks(three: Path, tmp_path: Path) -> None:
     index = write_report(three, tmp_path).read_text(encoding="utf-8")
     [part] = re.findall(r'<section id="leaderboard".*?</section>', index, re.DOTALL)
     assert re.search(r'<span class="letters"[^>]*>[ab]+</span>', part)
-    rows = re.findall(r'data-model="([^"]+)"', part)
+    rows = re.findall(r'<th scope="row" data-sort="([^"]+)"', part)
     assert rows[-1] == "qwen2.5-vl-7b" and set(rows) == set(NAMED)
     assert "Planted models are made with a known bias" in part
     assert "compare.html" in part

@@ -1,5 +1,10 @@
 """The papers' tables and figures by name, each built from one results file: our values beside the
-printed ones where the same model was scored. ``data/tables_<suite>.yaml`` describes them."""
+printed ones where the same model was scored. ``data/tables_<suite>.yaml`` describes them.
+
+* results, printed, numbers: what a results file holds, what the papers print, numbers that follow
+* join, lines, own_rows: a table from its description; its lines; tables whose lines are no models
+* cells, formats: a table, and its files
+"""
 
 from __future__ import annotations
 

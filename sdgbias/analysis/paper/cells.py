@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -73,42 +74,30 @@ class Table:
     footnotes: tuple[str, ...] = ()
     empty: str = ""
 
+    @property
+    def cells(self) -> list[Cell]:
+        return [c for row in self.rows for c in row.cells]
+
 
 def cell(
-    estimate: Estimate | None, status: str, why: str = "", printed: Printed | None = None
+    found: Estimate | float | str | None, status: str, why: str = "", paper: Printed | None = None
 ) -> Cell:
-    """A cell from an estimate. If the estimate is missing or NaN, its status is ``why``, or 'not
-    run' if there is no run."""
+    """A cell from an estimate, a number without n or a text. If there is none (NaN, ''), its status
+    is ``why``, or 'not run' if there is no run."""
     if status == NOT_RUN:
-        return Cell(paper=printed, status=NOT_RUN)
-    if estimate is None or math.isnan(estimate.value):
-        return Cell(paper=printed, status=why or "not in store: no such number in this run")
-    return Cell(estimate.value, estimate.n or None, estimate.low, estimate.high, printed, status)
-
-
-def number(
-    value: float | None,
-    status: str,
-    printed: Printed | None = None,
-    n: int | None = None,
-    why: str = "",
-) -> Cell:
-    """A cell without an interval."""
-    return cell(None if value is None else Estimate(value, n or 0), status, why, printed)
-
-
-def text(value: str, status: str = "code", printed: Printed | None = None) -> Cell:
-    return Cell(value or None, paper=printed, status=status if value else BLANK)
+        return Cell(paper=paper, status=NOT_RUN)
+    if isinstance(found, str) or found is None:
+        return Cell(found or None, paper=paper, status=status if found else why)
+    e = found if isinstance(found, Estimate) else Estimate(found, 0)
+    if math.isnan(e.value):
+        return Cell(paper=paper, status=why)
+    return Cell(e.value, e.n or None, e.low, e.high, paper, status)
 
 
 def counts(tables: Sequence[Table]) -> dict[str, int]:
     """Number of cells per status; all 'not in store: ...' reasons count as 'not in store'. Blank
     cells don't count."""
-    found: dict[str, int] = {}
-    for one in (c for table in tables for r in table.rows for c in r.cells):
-        if one.status:
-            kind = one.status.split(":")[0]
-            found[kind] = found.get(kind, 0) + 1
+    found = Counter(c.status.split(":")[0] for t in tables for c in t.cells if c.status)
     first = (*MADE, NOT_RUN)
     order = sorted(found, key=lambda kind: (first.index(kind) if kind in first else 99, kind))
     return {kind: found[kind] for kind in order}

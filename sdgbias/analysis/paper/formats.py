@@ -17,18 +17,9 @@ from sdgbias.analysis.paper.printed import described
 from sdgbias.analysis.paper.results import Run
 
 WIDTH = 120
-_HANGING: Any = {"subsequent_indent": "    "}
 CSV_COLUMNS = (
-    "item",
-    "row",
-    "column",
-    "value",
-    "n",
-    "ci_low",
-    "ci_high",
-    "paper",
-    "paper_printed",
-    "status",
+    *("item", "row", "column", "value", "n", "ci_low", "ci_high"),
+    *("paper", "paper_printed", "status"),
 )
 
 
@@ -38,39 +29,31 @@ def written(value: float | str | None, kind: Kind) -> str:
         return value or ""
     if math.isnan(value):
         return "n/a"
-    words = {
-        "share": f"{value:.3f}",
-        "percent": f"{100 * value:.1f}",
-        "count": f"{value:,.0f}",
-    }.get(kind, f"{value:.4g}")
-    return _unsigned(words)
+    digits = {"share": ".3f", "percent": ".1f", "count": ",.0f"}.get(kind, ".4g")
+    return _number(value, digits, kind)
 
 
 def interval(c: Cell, kind: Kind) -> str:
     """'0.38..0.44', '' if missing."""
     if not c.has_interval:
         return ""
-    low, high = (
-        {"share": f"{v:.2f}", "percent": f"{100 * v:.1f}"}.get(kind, f"{v:.3g}")
-        for v in (c.low, c.high)
-    )
-    return f"{_unsigned(low)}..{_unsigned(high)}"
+    digits = {"share": ".2f", "percent": ".1f"}.get(kind, ".3g")
+    return "..".join(_number(bound, digits, kind) for bound in (c.low, c.high))
 
 
-def _unsigned(words: str) -> str:
-    """Drop the minus sign of a zero."""
+def _number(value: float, digits: str, kind: Kind) -> str:
+    """The number of a percent's share; a zero without a sign."""
+    words = format(100 * value if kind == "percent" else value, digits)
     return words if words.strip("-0.,") else words.removeprefix("-")
 
 
 def summary(tables: Sequence[Table]) -> str:
     """'2 tables, 412 cells: 120 measured, 292 not run': how many of our numbers there are, and why
     the others are missing."""
-    found = counts(tables)
-    listed = ", ".join(f"{n:,} {kind}" for kind, n in found.items()) or "none"
-    return (
-        f"{len(tables)} table{'' if len(tables) == 1 else 's'}, {sum(found.values()):,} cells:"
-        f" {listed}"
-    )
+    cells = counts(tables)
+    listed = ", ".join(f"{n:,} {kind}" for kind, n in cells.items()) or "none"
+    many = "table" if len(tables) == 1 else "tables"
+    return f"{len(tables)} {many}, {sum(cells.values()):,} cells: {listed}"
 
 
 # -- text
@@ -82,8 +65,8 @@ def text(tables: Sequence[Table], runs: Sequence[Run]) -> str:
     used."""
     head = ["No finished run of these models in the results file: the paper's numbers stand alone."]
     if runs:
-        told = (textwrap.fill(f"  {r.says}", WIDTH, subsequent_indent="    ") for r in runs)
-        head = [*textwrap.wrap(described(runs[0].suite)["head"], WIDTH), *told]
+        head = textwrap.wrap(described(runs[0].suite)["head"], WIDTH)
+        head += [textwrap.fill(f"  {r.says}", WIDTH, subsequent_indent="    ") for r in runs]
     return "\n\n".join(["\n".join(head), *(_text(t) for t in tables)]) + "\n"
 
 
@@ -110,13 +93,11 @@ def _prose(t: Table) -> list[str]:
         for column, c in zip(t.columns, r.cells, strict=True):
             name = "" if len(t.columns) == 1 else f"{column.name}, "
             same = c.paper is not None and c.paper.text == c.value
-            texts = {"ours = paper" if same else "ours": str(c.value or c.status)}
-            if c.paper is not None and not same:
-                texts["paper"] = c.paper.text
-            for who, words in texts.items():
-                lines = f"{name}{who}: {words}".split("\n")
-                for line in lines:
-                    out += textwrap.wrap(line, WIDTH - 4, initial_indent="  ", **_HANGING)
+            texts = [("ours = paper" if same else "ours", str(c.value or c.status))]
+            texts += [("paper", c.paper.text)] if c.paper and not same else []
+            lines = [line for who, words in texts for line in f"{name}{who}: {words}".split("\n")]
+            for line in lines:
+                out += textwrap.wrap(line, WIDTH - 4, initial_indent="  ", subsequent_indent="    ")
     return [*out, ""]
 
 
@@ -134,17 +115,17 @@ def _lines(t: Table, r: Row, reasons: dict[str, int]) -> list[tuple[str, list[st
     columns differ, the paper's value. A row that was not run has only the paper's line, or a line
     stating that it was not run."""
     printed = ["", *(c.paper.text if c.paper else "" for c in r.cells)]
+    beside = [("paper", printed)] if any(printed) else []
     if {c.status for c in r.cells} <= {"", NOT_RUN} and any(c.status for c in r.cells):
-        return [("paper", printed)] if any(printed) else [("", ["", *(c.status for c in r.cells)])]
+        return beside or [("", ["", *(c.status for c in r.cells)])]
     each = [f"{c.n:,}" if c.made and c.n is not None else "" for c in r.cells]
     alike = len({*each} - {""}) == 1
     pairs = list(zip(r.cells, t.columns, strict=True))
-    lines = [("ours", [max(each) if alike else "", *(_short(c, k, reasons) for c, k in pairs)])]
-    if any(c.has_interval for c in r.cells):
-        lines.append(("CI", ["", *(interval(c, k.kind) for c, k in pairs)]))
-    if any(each) and not alike:
-        lines.append(("n", ["", *each]))
-    return lines + ([("paper", printed)] if any(printed) else [])
+    values = [max(each) if alike else "", *(_short(c, column, reasons) for c, column in pairs)]
+    intervals = ["", *(interval(c, column.kind) for c, column in pairs)]
+    counted = ["", *each] if not alike else []
+    lines = [("CI", intervals), ("n", counted)]
+    return [("ours", values), *(line for line in lines if any(line[1])), *beside]
 
 
 def _blocks(t: Table, reasons: dict[str, int]) -> list[str]:
@@ -154,10 +135,10 @@ def _blocks(t: Table, reasons: dict[str, int]) -> list[str]:
     longest = [max(map(len, labels)) for labels in zip(*(r.labels for r in t.rows), strict=True)]
     while sum(longest) > WIDTH - 45:
         longest[longest.index(max(longest))] -= 1
+    widths = [*longest, WIDTH]
     keys = [
         tuple(textwrap.shorten(k, w, placeholder="…") for k, w in zip(key, widths, strict=True))
         for key, _ in lines
-        for widths in ([*longest, WIDTH],)
     ]
     index = pd.MultiIndex.from_tuples(keys, names=[*t.labels, ""])
     frame = pd.DataFrame([texts for _, texts in lines], index, ["n", *(c.name for c in t.columns)])
@@ -171,16 +152,14 @@ def _blocks(t: Table, reasons: dict[str, int]) -> list[str]:
 
 def markdown(t: Table) -> str:
     """One table as Markdown; a cell reads `0.412 (0.38..0.44, n 956); paper 0.30`."""
-    lines = [f"# {t.title}", "", t.definition, ""]
-    if t.rows:
-        lines.append(_pipes([*t.labels, *(c.name for c in t.columns)]))
-        lines.append(_pipes(["---"] * (len(t.labels) + len(t.columns))))
-    for r in t.rows:
-        cells = (_one_line(c, k.kind) for c, k in zip(r.cells, t.columns, strict=True))
-        lines.append(_pipes([*r.labels, *cells]))
-    if not t.rows:
-        lines.append(t.empty)
-    return "\n".join([*lines, "", *(f"* {note}" for note in t.footnotes)]).rstrip() + "\n"
+    names = [*t.labels, *(c.name for c in t.columns)]
+    rows = [
+        [*r.labels, *(_one_line(c, k.kind) for c, k in zip(r.cells, t.columns, strict=True))]
+        for r in t.rows
+    ]
+    table = [_pipes(words) for words in (names, ["---"] * len(names), *rows)] if rows else [t.empty]
+    notes = (f"* {note}" for note in t.footnotes)
+    return "\n".join([f"# {t.title}", "", t.definition, "", *table, "", *notes]).rstrip() + "\n"
 
 
 def _pipes(words: Sequence[str]) -> str:
@@ -188,9 +167,9 @@ def _pipes(words: Sequence[str]) -> str:
 
 
 def _one_line(c: Cell, kind: Kind) -> str:
-    facts = ", ".join(f for f in (interval(c, kind), f"n {c.n:,}" if c.n is not None else "") if f)
+    facts = ", ".join(filter(None, (interval(c, kind), "" if c.n is None else f"n {c.n:,}")))
     ours = (written(c.value, kind) + (f" ({facts})" if facts else "")) if c.made else c.status
-    return "; ".join(part for part in (ours, f"paper {c.paper.text}" if c.paper else "") if part)
+    return "; ".join(filter(None, (ours, f"paper {c.paper.text}" if c.paper else "")))
 
 
 def records(tables: Sequence[Table]) -> list[dict[str, Any]]:
@@ -202,11 +181,10 @@ def records(tables: Sequence[Table]) -> list[dict[str, Any]]:
             for column, c in zip(t.columns, r.cells, strict=True):
                 if not c.status and c.paper is None:
                     continue
-                low, high = (c.low, c.high) if c.has_interval else (None, None)
+                where = (t.item, " | ".join(filter(None, r.labels)), column.name)
+                bounds = (c.low, c.high) if c.has_interval else (None, None)
                 paper = (c.paper.value, c.paper.text) if c.paper else (None, None)
-                row = " | ".join(label for label in r.labels if label)
-                said = c.status or "paper"
-                values = (t.item, row, column.name, c.value, c.n, low, high, *paper, said)
+                values = (*where, c.value, c.n, *bounds, *paper, c.status or "paper")
                 found.append(dict(zip(CSV_COLUMNS, values, strict=True)))
     return found
 
@@ -219,21 +197,13 @@ def as_csv(tables: Sequence[Table]) -> str:
 def as_json(tables: Sequence[Table], runs: Sequence[Run]) -> str:
     """runs, tables (title, definition, footnotes, cells) and the summary's counts as valid JSON;
     null for missing values."""
-    of_benchmark = ("benchmark_id", "synthetic", "authors_questions")
+    about = ("run_id", "model", "kind", "benchmark_id", "synthetic", "authors_questions", "says")
     page = {
-        "runs": [
-            {name: getattr(r, name) for name in ("run_id", "model", "kind", *of_benchmark, "says")}
-            for r in runs
-        ],
+        "runs": [{name: getattr(r, name) for name in about} for r in runs],
         "tables": [
-            {
-                "item": t.item,
-                "title": t.title,
-                "definition": t.definition,
-                "footnotes": list(t.footnotes),
-                "empty": "" if t.rows else t.empty,
-                "cells": [{k: v for k, v in cell.items() if k != "item"} for cell in records([t])],
-            }
+            {name: getattr(t, name) for name in ("item", "title", "definition", "footnotes")}
+            | {"empty": "" if t.rows else t.empty}
+            | {"cells": [{k: v for k, v in c.items() if k != "item"} for c in records([t])]}
             for t in tables
         ],
         "counts": counts(tables),
@@ -244,13 +214,11 @@ def as_json(tables: Sequence[Table], runs: Sequence[Run]) -> str:
 def write(tables: Sequence[Table], folder: Path) -> list[Path]:
     """Write `<item>.md` and `<item>.csv` of every table; returns the paths."""
     folder.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for t in tables:
-        name = f"table_{t.item}" if len(t.item) == 1 else t.item
-        for path, content in (
-            (folder / f"{name}.md", markdown(t)),
-            (folder / f"{name}.csv", as_csv([t])),
-        ):
-            path.write_text(content, encoding="utf-8")
-            paths.append(path)
-    return paths
+    files = {
+        folder / f"{'table_' if len(t.item) == 1 else ''}{t.item}.{ending}": content
+        for t in tables
+        for ending, content in (("md", markdown(t)), ("csv", as_csv([t])))
+    }
+    for path, content in files.items():
+        path.write_text(content, encoding="utf-8")
+    return list(files)

@@ -29,6 +29,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
+from sdgbias.analysis.paper import lines, own_rows
 from sdgbias.analysis.paper import printed as paper
 from sdgbias.analysis.paper.cells import MADE, NOT_RUN, Cell, Column, Row, Table
 from sdgbias.analysis.paper.printed import Printed, described
@@ -38,25 +39,21 @@ from sdgbias.types import GENERATED, NEEDS_SCORES, VIEWS
 UNTUNED = "CADE was not tuned in this run (no val rows)"
 NO_NUMBER = "no such number in this run"
 _SCORED = {"measured", "embedded", "planted"}
-Line = tuple[tuple[str, ...], Mapping[str, Any]]
+Described = Mapping[str, Any]
 
 
 def table(e: PaperResults, item: str) -> Table:
     """A table with its footnotes: what the paper leaves open, and the limits of our values."""
-    from sdgbias.analysis.paper import own_rows
-
     about, ours = (described(e.suite)[part] for part in ("tables", "ours"))
     about = about[item]
-    columns = [column(name, given) for name, given in _pairs(about["columns"])]
-    columns = columns or own_rows.people_columns(e)
-    if "rows" in about:
-        rows = tuple(own_rows.ROWS[about["rows"]](e, item))
-    else:
-        rows = (*_stated(about, columns), *_rows(e, about, columns))
-    kinds = {c.status for r in rows for c in r.cells if c.status in MADE}
+    columns = _columns(about["columns"]) or own_rows.people_columns(e)
+    made = own_rows.ROWS[about["rows"]](e, item) if "rows" in about else _rows(e, about, columns)
+    rows = tuple(made)
+    cells = [c for row in rows for c in row.cells]
+    kinds = {c.status for c in cells if c.status in MADE}
     if kinds & _SCORED and any(r.synthetic for r in e.runs):
         kinds.add("synthetic")
-    if any(c.paper and c.status == "measured" for r in rows for c in r.cells):
+    if any(c.paper and c.status == "measured" for c in cells):
         kinds |= {f"{'' if r.authors_questions else 'not '}authors" for r in e.runs}
     limits = (text for kind, text in ours.items() if kind in kinds)
     notes = (*about.get("shared", ()), *about.get("notes", ()), *limits)
@@ -64,57 +61,39 @@ def table(e: PaperResults, item: str) -> Table:
     return Table(item, *texts, tuple(columns), rows, notes, about.get("empty", ""))
 
 
-def _pairs(columns: Any) -> list[tuple[str, Any]]:
-    return [*columns.items()] if isinstance(columns, dict) else [(name, {}) for name in columns]
+def _columns(described: Mapping[str, Any] | Sequence[str]) -> list[Column]:
+    """Columns by name: their kind, or their key with what is said otherwise."""
+    if not isinstance(described, Mapping):
+        return [Column(name) for name in described]
+    each = {
+        name: {"kind": given} if isinstance(given, str) else given
+        for name, given in described.items()
+    }
+    named: list[tuple[str, Any]] = [(c.get("name", name), c) for name, c in each.items()]
+    return [Column(name, c.get("kind", "share"), c) for name, c in named]
 
 
-def column(name: str, given: str | Mapping[str, Any]) -> Column:
-    """A column from its description: its kind, or its key with what is said otherwise."""
-    if isinstance(given, str):
-        return Column(name, given)  # type: ignore[arg-type]
-    key = {k: v for k, v in given.items() if k not in ("kind", "name")}
-    return Column(given.get("name", name), given.get("kind", "share"), key)
-
-
-def _stated(about: Mapping[str, Any], columns: Sequence[Column]) -> Iterator[Row]:
-    """One line for each method of a printed file that names no model."""
-    if item := about.get("stated"):
-        for method, label in {r["method"]: r["row"] for r in paper.rows(item)}.items():
-            cells = (paper.find(item, method=method, metric=c.key["metric"]) for c in columns)
-            known = ("not stated",) * (len(about["labels"]) - 1)
-            made = (Cell(paper=p, status=NOT_RUN) if p else Cell() for p in cells)
-            yield Row((*known, label), tuple(made))
-
-
-def _rows(e: PaperResults, about: Mapping[str, Any], columns: Sequence[Column]) -> Iterator[Row]:
+def _rows(e: PaperResults, about: Described, columns: Sequence[Column]) -> Iterator[Row]:
+    item = about.get("stated", "")
+    for method, label in {r["method"]: r["row"] for r in paper.rows(item)}.items():
+        texts = (paper.find(item, method=method, metric=c.key["metric"]) for c in columns)
+        cells = (Cell(paper=p, status=NOT_RUN) if p else Cell() for p in texts)
+        yield Row((*["not stated"] * (len(about["labels"]) - 1), label), tuple(cells))
     for s in e.subjects(about.get("paper", "")):
-        for labels, line in _lines(e, s, about):
-            if line.get("run_only") and s.run is None:
-                continue
-            cells = tuple(cell(e, s, about, line, c) for c in columns)
-            show = line.get("show", about.get("show"))
-            if show == "made" and not any(c.made for c in cells):
-                continue
-            if show == "stored" and not any(c.status for c in cells):
-                continue
-            hidden = s.run is None and about.get("not_run") == "printed lines"
-            if not (hidden and not any(c.paper for c in cells)):
-                yield Row((s.label, *labels), cells)
+        for parts in product(*(_part(e, s, about, part) for part in about["lines"])):
+            line: dict[str, Any] = dict(about.get("at", {}))
+            for _, more in parts:
+                line |= more
+            row = Row(
+                (s.label, *(label for labels, _ in parts for label in labels)),
+                tuple(cell(e, s, about, line, c) for c in columns),
+            )
+            if _shown(s, about, line, row.cells):
+                yield row
 
 
-def _lines(e: PaperResults, s: Subject, about: Mapping[str, Any]) -> Iterator[Line]:
-    """The labels and keys of a table's lines about a model, with the table's own ``at``."""
-    parts = (_part(e, s, about, part) for part in about["lines"])
-    for combined in product(*parts):
-        key: dict[str, Any] = dict(about.get("at", {}))
-        for _, more in combined:
-            key |= more
-        yield tuple(label for labels, _ in combined for label in labels), key
-
-
-def _part(e: PaperResults, s: Subject, about: Mapping[str, Any], part: Any) -> list[Line]:
-    from sdgbias.analysis.paper import lines
-
+def _part(e: PaperResults, s: Subject, about: Described, part: Any) -> lines.Lines:
+    """The labels and keys of one part of a table's lines about a model."""
     if isinstance(part, list):
         return [line for one in part for line in _part(e, s, about, one)]
     if isinstance(part, str):
@@ -122,16 +101,24 @@ def _part(e: PaperResults, s: Subject, about: Mapping[str, Any], part: Any) -> l
     return [((label,), key) for label, key in part.items()]
 
 
-def cell(
-    e: PaperResults, s: Subject, about: Mapping[str, Any], line: Mapping[str, Any], column: Column
-) -> Cell:
+def _shown(s: Subject, about: Described, line: Described, cells: Sequence[Cell]) -> bool:
+    if s.run is None and line.get("run_only"):
+        return False
+    if s.run is None and about.get("not_run") == "printed lines":
+        return any(c.paper for c in cells)
+    show = line.get("show", about.get("show"))
+    wanted = {"made": any(c.made for c in cells), "stored": any(c.status for c in cells)}
+    return wanted.get(show, True)
+
+
+def cell(e: PaperResults, s: Subject, about: Described, line: Described, column: Column) -> Cell:
     """The number of a run at a line and a column beside the printed one."""
     given = {**line, **column.key}
     key = {**KEY, **{name: value for name, value in given.items() if name in KEY}}
     key["metric"] = line.get("metrics", {}).get(key["metric"], key["metric"])
     if column.name in line.get("blank", ()) or not key["metric"]:
         return Cell()
-    printed = _printed(s, about, line, column, key)
+    printed = _printed(s, about, [line, column.key], key)
     if given.get("ours") is False:
         return Cell(paper=printed)
     if s.run is None:
@@ -140,52 +127,40 @@ def cell(
     silent = e.missing(s.run).get((key["task"], key["method"])) == NEEDS_SCORES
     read = key | ({"method": key["method"] + GENERATED} if spoken and silent else {})
     row = e.row(s.run, read)
-    n = None if row is None or math.isnan(row["n"]) else int(row["n"])
-    if row is not None and not math.isnan(row["value"]):
-        return Cell(float(row["value"]), n, row["ci_low"], row["ci_high"], printed, s.run.kind)
     if row is None and about.get("absent") == "blank":
         return Cell()
     if row is None and about.get("show") == "stored":
         return Cell(paper=printed)
+    n = None if row is None or math.isnan(row["n"]) else int(row["n"])
+    if row is not None and not math.isnan(row["value"]):
+        return Cell(float(row["value"]), n, row["ci_low"], row["ci_high"], printed, s.run.kind)
     if row is not None and row["status"]:
         return Cell(n=n, paper=printed, status=row["status"])
     return Cell(paper=printed, status=_lacks(e, s.run, about, given, key))
 
 
 def _printed(
-    s: Subject,
-    about: Mapping[str, Any],
-    line: Mapping[str, Any],
-    column: Column,
-    key: Mapping[str, str],
+    s: Subject, about: Described, described: Sequence[Described], key: Mapping[str, str]
 ) -> Printed | None:
     """The printed value of the same model and key; None if the paper has none."""
-    names = column.key.get("printed", about.get("printed", ()))
-    fixed: dict[str, str] = {}
-    for given in (line.get("printed", {}), names):
-        if given is False:
-            return None
-        if isinstance(given, Mapping):
-            fixed |= {name: str(value).format(**key) for name, value in given.items()}
-    if isinstance(names, Mapping):
-        names = about.get("printed", ())
-    if any(key[name] != value for name, value in about.get("printed_at", {}).items()):
+    wanted = [part["printed"] for part in (about, *described) if "printed" in part]
+    elsewhere = any(key[name] != value for name, value in about.get("printed_at", {}).items())
+    if not s.model or not wanted or elsewhere or any(names is False for names in wanted):
         return None
-    where = {name: key[name] for name in names} | fixed
+    where: dict[str, str] = {}
+    for names in wanted:
+        given = names if isinstance(names, Mapping) else {name: key[name] for name in names}
+        where |= {name: str(value).format(**key) for name, value in given.items()}
     if "parameter" in where:
         where["column"] = where.pop("parameter")
-    return paper.find(about["paper"], model=s.model, **where) if s.model and where else None
+    return paper.find(about["paper"], model=s.model, **where)
 
 
 def _lacks(
-    e: PaperResults,
-    run: Run,
-    about: Mapping[str, Any],
-    given: Mapping[str, Any],
-    key: Mapping[str, str],
+    e: PaperResults, run: Run, about: Described, given: Described, key: Mapping[str, str]
 ) -> str:
     """Why the results hold no number of this key."""
-    text = str(given.get("lacks", about.get("lacks", NO_NUMBER))).format(**key)
     if key["method"] == "cade" and key["study"] in ("", "methods") and "lacks" not in given:
         return e.why(run, {**key, "study": ""}, UNTUNED)
+    text = str(given.get("lacks", about.get("lacks", NO_NUMBER))).format(**key)
     return e.why(run, key, text)

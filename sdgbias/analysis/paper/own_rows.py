@@ -5,14 +5,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from itertools import product
+from itertools import product, zip_longest
 
 import pandas as pd
 
-from sdgbias.analysis.paper import join
 from sdgbias.analysis.paper import printed as paper
-from sdgbias.analysis.paper.cells import NOT_RUN, Cell, Column, Row, cell, number, text
-from sdgbias.analysis.paper.numbers import MCQ_TESTS
+from sdgbias.analysis.paper.cells import NOT_RUN, Cell, Column, Row, cell
 from sdgbias.analysis.paper.results import KEY, PaperResults, Subject
 from sdgbias.benchmark.people_items import CHOICES, P1
 from sdgbias.methods import stats
@@ -30,54 +28,53 @@ from sdgbias.types import (
 )
 
 NO_CONTEXT = Cell(status="not in store: no item with a context")
+NO_LINE = "(no Context line)"
+PARAMETERS = ("alpha", "lambda_kl", "beta", "tau")
 
 
-def _benchmarks(e: PaperResults) -> list[tuple[str, str]]:
-    """(benchmark_id, status of counts in it) of the chosen runs."""
-    found = {r.benchmark_id: "synthetic" if r.synthetic else "counted" for r in e.runs}
-    return sorted(found.items())
+def _by_pillar(e: PaperResults, sql: str) -> Iterator[tuple[str, str, str, pd.DataFrame]]:
+    """benchmark_id, the status of counts in it, a pillar or 'all', and their rows of a query."""
+    rows, statuses = e.ask(sql), _statuses(e) or {"": NOT_RUN}
+    for (benchmark, status), pillar in product(statuses.items(), (*PILLARS, "all")):
+        part = rows[rows["benchmark_id"] == benchmark]
+        part = part if pillar == "all" else part[part["pillar"] == pillar]
+        yield benchmark or "-", status, pillar, part
+
+
+def _statuses(e: PaperResults) -> dict[str, str]:
+    """benchmark_id -> status of counts in it, of the chosen runs."""
+    kinds = {r.benchmark_id: "synthetic" if r.synthetic else "counted" for r in e.runs}
+    return dict(sorted(kinds.items()))
 
 
 def table_a(e: PaperResults, item: str) -> Iterator[Row]:
-    counts = e.ask(
-        "SELECT benchmark_id, task, pillar, count(*) AS n FROM items WHERE"
-        " list_contains($benchmarks, benchmark_id) GROUP BY ALL"
-    )
-    for benchmark, status in _benchmarks(e) or [("", "not run")]:
-        mine = counts[counts["benchmark_id"] == benchmark]
-        for pillar in (*PILLARS, "all"):
-            part = mine if pillar == "all" else mine[mine["pillar"] == pillar]
-            n = {task: int(part.loc[part["task"] == task.value, "n"].sum()) for task in Task}
-            printed = {task: paper.find("table_a", pillar=pillar, task=task.value) for task in Task}
-            label = "Total" if pillar == "all" else pillar
-            cells = (
-                number(n[Task.MCQ] * len(TESTS[Task.MCQ]), status, printed[Task.MCQ]),
-                number(n[Task.MCQ], status),
-                number(n[Task.REGRESSION], status, printed[Task.REGRESSION]),
-            )
-            yield Row((benchmark or "-", label), cells)
+    sql = """SELECT benchmark_id, task, pillar, count(*) AS n FROM items
+             WHERE list_contains($benchmarks, benchmark_id) GROUP BY ALL"""
+    for benchmark, status, pillar, part in _by_pillar(e, sql):
+        mcq, numbers = (int(part.loc[part["task"] == task, "n"].sum()) for task in Task)
+        texts = [paper.find("table_a", pillar=pillar, task=task) for task in Task]
+        cells = (
+            cell(mcq * len(TESTS[Task.MCQ]), status, paper=texts[0]),
+            cell(mcq, status),
+            cell(numbers, status, paper=texts[1]),
+        )
+        yield Row((benchmark, "Total" if pillar == "all" else pillar), cells)
 
 
 def table_b(e: PaperResults, item: str) -> Iterator[Row]:
-    gold = e.ask(
-        """SELECT benchmark_id, pillar, gold, json_array_length(options) AS n_options,
-           coalesce(cluster_id, '') AS cluster_id
-                    FROM items WHERE list_contains($benchmarks, benchmark_id) AND task = 'mcq'
-                    ORDER BY item_id"""
-    )
-    for benchmark, status in _benchmarks(e) or [("", "not run")]:
-        mine = gold[gold["benchmark_id"] == benchmark]
-        for pillar in (*PILLARS, "all"):
-            part = mine if pillar == "all" else mine[mine["pillar"] == pillar]
-            place = pd.factorize(part["cluster_id"])[0]
-            lacks = "not in store: no such questions"
-            cells = []
-            for letter in LETTERS:
-                printed = paper.find("table_b", pillar=pillar, column=letter)
-                found = stats.share(part["gold"] == letter, place)
-                cells.append(cell(found, status, lacks, printed))
-            cells.append(cell(stats.share(part["n_options"] == 2, place), status, lacks))
-            yield Row((benchmark or "-", pillar), tuple(cells))
+    sql = """SELECT benchmark_id, pillar, gold, json_array_length(options) AS n_options,
+             coalesce(cluster_id, '') AS cluster_id FROM items
+             WHERE list_contains($benchmarks, benchmark_id) AND task = 'mcq' ORDER BY item_id"""
+    lacks = "not in store: no such questions"
+    for benchmark, status, pillar, part in _by_pillar(e, sql):
+        place = pd.factorize(part["cluster_id"])[0]
+        cells = []
+        for letter in LETTERS:
+            printed = paper.find("table_b", pillar=pillar, column=letter)
+            share = stats.share(part["gold"] == letter, place)
+            cells.append(cell(share, status, lacks, printed))
+        cells.append(cell(stats.share(part["n_options"] == 2, place), status, lacks))
+        yield Row((benchmark, pillar), tuple(cells))
 
 
 def _bare(task: Task, question: str, *options: str) -> str:
@@ -89,13 +86,7 @@ def _bare(task: Task, question: str, *options: str) -> str:
     return str(prompt_texts(pd.DataFrame([item]), task, ContextTest.T5, View.FULL).iloc[0])
 
 
-def _template(task: Task) -> list[str]:
-    """Our prompt with placeholders."""
-    first, *others = _bare(task, "{QUESTION}", "{A}", "{B}", "{C}").split("\n")
-    return [first, "Context: {CONTEXT} (left out without a context)", *others]
-
-
-def _prompt(item: pd.Series, task: Task, test: str) -> str:
+def stored_prompt(item: pd.Series, task: Task, test: str) -> str:
     """The Full prompt of a stored item: its bare prompt plus the stored context line."""
     options = [*(json.loads(item["options"]) if task is Task.MCQ else []), "", "", ""]
     bare = _bare(task, item["question"], *options[:3])
@@ -107,40 +98,33 @@ def _prompt(item: pd.Series, task: Task, test: str) -> str:
 def _example(e: PaperResults, task: Task) -> tuple[pd.Series | None, str]:
     """The task's first item with a T2 context (a test that both tasks have), from the first such
     benchmark, and its status."""
-    found = e.ask(
-        """SELECT benchmark_id, question, options, context FROM items WHERE
-           list_contains($benchmarks, benchmark_id)
-                     AND task = $task AND context->>'T2' <> '' ORDER BY benchmark_id, item_id LIMIT
-                     1""",
-        task=task.value,
-    )
-    if found.empty:
+    sql = """SELECT benchmark_id, question, options, context FROM items
+             WHERE list_contains($benchmarks, benchmark_id) AND task = $task
+             AND context->>'T2' <> '' ORDER BY benchmark_id, item_id LIMIT 1"""
+    items = e.ask(sql, task=task.value)
+    if items.empty:
         return None, ""
-    return found.iloc[0], dict(_benchmarks(e))[str(found.iloc[0]["benchmark_id"])]
+    return items.iloc[0], _statuses(e)[str(items["benchmark_id"].iloc[0])]
 
 
 def sdg_prompts(e: PaperResults, item: str) -> Iterator[Row]:
-    """Table C (multiple choice) or D (regression)."""
+    """Table C (multiple choice) or D (regression): our prompt with placeholders."""
     task, test = (Task.MCQ, "T1") if item == "C" else (Task.REGRESSION, "T2")
-    item = f"table_{item.lower()}"
-    theirs, ours = paper.rows(item), _template(task)
-    for i in range(max(len(ours), len(theirs))):
-        printed = paper.find(item, row=f"line {i + 1}")
-        yield Row((f"line {i + 1}",), (text(ours[i] if i < len(ours) else "", printed=printed),))
-    found, status = _example(e, task)
-    example = NO_CONTEXT if found is None else text(_prompt(found, task, test), status)
+    first, *others = _bare(task, "{QUESTION}", "{A}", "{B}", "{C}").split("\n")
+    ours = [first, "Context: {CONTEXT} (left out without a context)", *others]
+    name = f"table_{item.lower()}"
+    for i, (line, _) in enumerate(zip_longest(ours, paper.rows(name), fillvalue=""), start=1):
+        printed = paper.find(name, row=f"line {i}")
+        yield Row((f"line {i}",), (cell(str(line), "code", paper=printed),))
+    stored, status = _example(e, task)
+    example = NO_CONTEXT if stored is None else cell(stored_prompt(stored, task, test), status)
     yield Row((f"an item of ours, Full at {test}",), (example,))
 
 
 #: The values in Table E's example.
 TABLE_E_PLACE = {
-    "asset_index": 1.0,
-    "water_index": 3.4,
-    "sanitation_index": 2.6,
-    "under5_mort": 0.0,
-    "women_edu": 9.5,
-    "women_bmi": 24.4,
-    "urban": "U",
+    **{"asset_index": 1.0, "water_index": 3.4, "sanitation_index": 2.6, "under5_mort": 0.0},
+    **{"women_edu": 9.5, "women_bmi": 24.4, "urban": "U"},
 }
 
 
@@ -148,71 +132,61 @@ def table_e(e: PaperResults, item: str) -> Iterator[Row]:
     from sdgbias.benchmark.prompts import context_lines
 
     place = pd.DataFrame([{name: TABLE_E_PLACE[name] for name in CONTEXT_NAMES}])
-    found, status = _example(e, Task.MCQ)
-    stored = {} if found is None else json.loads(found["context"])
+    stored, status = _example(e, Task.MCQ)
+    contexts = {} if stored is None else json.loads(stored["context"])
     for test in ContextTest:
-        line = str(context_lines(place, test).iloc[0]) or "(no Context line)"
-        said = str(stored.get(test.value, "")) or "(no Context line)"
-        ours = text(said, status) if stored else NO_CONTEXT
+        line = str(context_lines(place, test).iloc[0]) or NO_LINE
         printed = paper.find("table_e", test=test.value, column="Example")
-        yield Row((test.value,), (text(line, printed=printed), ours))
+        ours = cell(str(contexts.get(test.value, "")) or NO_LINE, status)
+        yield Row(
+            (test.value,), (cell(line, "code", paper=printed), ours if contexts else NO_CONTEXT)
+        )
 
 
 def table_f(e: PaperResults, item: str) -> Iterator[Row]:
-    found = e.ask(
-        """SELECT target, count(*) AS n, min(tolerance) AS low, max(tolerance) AS high FROM items
-                     WHERE list_contains($benchmarks, benchmark_id) AND task = 'regression' GROUP
-                     BY target"""
-    )
-    used = {str(r["target"]): r for r in found.to_dict("records")}
+    sql = """SELECT target, count(*) AS n, min(tolerance) AS low, max(tolerance) AS high FROM items
+             WHERE list_contains($benchmarks, benchmark_id) AND task = 'regression'
+             GROUP BY target"""
+    used = {target: row for target, *row in e.ask(sql).itertuples(index=False, name=None)}
     for target, tolerance in TOLERANCES.items():
-        if target not in used:
+        n, low, high = used.get(target, (0, 0.0, 0.0))
+        stored = cell(Estimate(float(low), int(n)), "counted")
+        if not n:
             stored = Cell(status="not in store: no item with this target")
-        elif used[target]["low"] != used[target]["high"]:
+        elif low != high:
             stored = Cell(status="not in store: several tolerances")
-        else:
-            stored = number(float(used[target]["low"]), "counted", n=int(used[target]["n"]))
-        yield Row(
-            (target,), (number(tolerance, "code", paper.find("table_f", column=target)), stored)
-        )
+        printed = paper.find("table_f", column=target)
+        yield Row((target,), (cell(tolerance, "code", paper=printed), stored))
 
 
 def table_g(e: PaperResults, item: str) -> Iterator[Row]:
     from sdgbias.methods.search import RANGES
 
-    for i, name in enumerate(("alpha", "lambda_kl", "beta", "tau")):
+    for i, name in enumerate(PARAMETERS):
         cells = []
-        for task, (end, metric) in product(Task, enumerate(("low", "high"))):
-            printed = paper.find("table_g", row=name, task=task.value, metric=metric)
-            cells.append(number(RANGES[task][i][end], "code", printed))
+        for task in Task:
+            for metric, limit in zip(("low", "high"), RANGES[task][i], strict=True):
+                printed = paper.find("table_g", row=name, task=task.value, metric=metric)
+                cells.append(cell(limit, "code", paper=printed))
         yield Row((name,), tuple(cells))
 
 
 def parameters(e: PaperResults, item: str) -> Iterator[Row]:
-    found = e.ask(
-        """SELECT model, p.* FROM cade_params p JOIN runs USING (run_id) WHERE list_contains($runs,
-           run_id)
-                     ORDER BY model, task, test"""
-    )
-    kinds = {r.run_id: r for r in e.runs}
-    for r in found.to_dict("records"):
-        run = kinds[r["run_id"]]
-        cells = [number(float(r[name]), run.kind) for name in ("alpha", "lambda_kl", "beta", "tau")]
-        cells.append(number(float(r["val_value"]), run.kind, n=int(r["n_val"])))
-        yield Row((run.label, str(r["task"]), str(r["test"])), tuple(cells))
+    sql = """SELECT model, p.* FROM cade_params p JOIN runs USING (run_id)
+             WHERE list_contains($runs, run_id) ORDER BY model, task, test"""
+    runs = {r.run_id: r for r in e.runs}
+    for r in e.ask(sql).to_dict("records"):
+        run = runs[r["run_id"]]
+        cells = [cell(float(r[name]), run.kind) for name in PARAMETERS]
+        cells.append(cell(Estimate(float(r["val_value"]), int(r["n_val"])), run.kind))
+        yield Row((e.label(run), str(r["task"]), str(r["test"])), tuple(cells))
 
 
 def quality(e: PaperResults, item: str) -> Iterator[Row]:
-    found = e.ask(
-        """SELECT benchmark_id, "table", rule, count(*) AS n FROM quarantine WHERE
-           list_contains($benchmarks, benchmark_id)
-                     GROUP BY ALL ORDER BY ALL"""
-    )
-    kinds = dict(_benchmarks(e))
-    for r in found.to_dict("records"):
-        benchmark = str(r["benchmark_id"])
-        cells = (number(int(r["n"]), kinds[benchmark]),)
-        yield Row((benchmark, str(r["table"]), str(r["rule"])), cells)
+    sql = """SELECT benchmark_id, "table", rule, count(*) AS n FROM quarantine
+             WHERE list_contains($benchmarks, benchmark_id) GROUP BY ALL ORDER BY ALL"""
+    for *labels, n in e.ask(sql).itertuples(index=False, name=None):
+        yield Row(tuple(map(str, labels)), (cell(int(n), _statuses(e)[str(labels[0])]),))
 
 
 def claims(e: PaperResults, item: str) -> Iterator[Row]:
@@ -224,22 +198,22 @@ def claims(e: PaperResults, item: str) -> Iterator[Row]:
         for s in e.subjects("claims"):
             if s.model and s.model != claim["model"]:
                 continue
-            why = e.why(s.run, key, join.UNTUNED) if s.run else ""
-            status = s.run.kind if s.run else NOT_RUN
-            mean = e.number(s.run, key | ({"test": "mean"} if accuracy else {}))
-            tests = (test.value for test in TESTS[Task(claim["task"])])
-            each = (e.number(s.run, key | {"test": test}) for test in tests)
+            untuned = "CADE was not tuned in this run (no val rows)"
+            why, status = (e.why(s.run, key, untuned), s.run.kind) if s.run else ("", NOT_RUN)
+            tests = ("mean" if accuracy else "all", *TESTS[Task(claim["task"])])
+            rows = [e.row(s.run, key | {"test": test}) for test in tests]
+            mean, *each = [Estimate.of_row(row) if row else None for row in rows]
             values = [v for v in each if v and v.value == v.value]
             best = (max if accuracy else min)(values, key=lambda v: v.value, default=None)
-            said = paper.find("claims", row=claim["row"]) if s.model else None
+            printed = paper.find("claims", row=claim["row"]) if s.model else None
             largest = _largest_gain(s) if accuracy else None
-            cells = (cell(mean, status, why, said), cell(best, status, why, largest))
+            cells = (cell(mean, status, why, printed), cell(best, status, why, largest))
             yield Row((claim["row"], s.label), cells)
 
 
 def _largest_gain(s: Subject) -> paper.Printed | None:
     rows = [r for r in paper.rows("table_h") if s.model and r["model"] == s.model]
-    gains = [r for r in rows if r["metric"] == "accuracy_gain" and r["test"] in MCQ_TESTS]
+    gains = [r for r in rows if r["metric"] == "accuracy_gain" and r["test"] in TESTS[Task.MCQ]]
     if not gains:
         return None
     top = max(gains, key=lambda r: float(r["value"]))
@@ -248,34 +222,28 @@ def _largest_gain(s: Subject) -> paper.Printed | None:
 
 def plain(e: PaperResults, item: str) -> Iterator[Row]:
     """Every row of a study except those of single indicators, one line per number."""
-    frame = e.study(item)
-    runs = {r.run_id: r for r in e.runs}
-    names = ("test", "method", "versus", "pillar", "indicator", "parameter", "x")
+    frame, runs = e.study(item), {r.run_id: r for r in e.runs}
     of_indicator = (frame["indicator"] != "all") & frame["pillar"].isin(PILLARS)
     for r in frame[~of_indicator].to_dict("records"):
         run = runs[r["run_id"]]
-        columns = (
-            f"minus {r[name]}" if name == "versus" and r[name] else r[name] for name in names
-        )
-        known = (v for v in columns if v not in ("all", "") and v == v)
-        where = " ".join(f"{v:g}" if isinstance(v, float) else str(v) for v in known)
-        p = number(float(r["p"]), run.kind) if r["p"] == r["p"] else Cell()
-        why = f"not in store: {r['note'] or r['missing_reason'] or 'no value'}"
-        value = cell(Estimate.of_row(r), run.kind, why)
-        yield Row((run.label, str(r["task"]), str(r["metric"]), where), (value, p))
+        versus = f"minus {r['versus']}" if r["versus"] else ""
+        columns = (r["test"], r["method"], versus, r["pillar"], r["indicator"], r["parameter"])
+        known = [str(value) for value in columns if value not in ("all", "")]
+        where = " ".join([*known, *([f"{r['x']:g}"] if r["x"] == r["x"] else [])])
+        reason = next((why for why in (r["note"], r["missing_reason"]) if why and why == why), "")
+        why = f"not in store: {reason or 'no value'}"
+        p = cell(float(r["p"]), run.kind) if r["p"] == r["p"] else Cell()
+        labels = (e.label(run), str(r["task"]), str(r["metric"]), where)
+        yield Row(labels, (cell(Estimate.of_row(r), run.kind, why), p))
 
 
 def _people(e: PaperResults) -> dict[str, tuple[str, pd.DataFrame]]:
     """benchmark_id -> its dataset, and its people by attributes; the FACET benchmark first, '' in
     its place where no run was scored on one."""
-    counted = e.ask(
-        """SELECT benchmark_id, dataset, gender, skin, age, count(DISTINCT person_id) AS n FROM
-           people WHERE list_contains($benchmarks, benchmark_id) GROUP BY ALL ORDER BY ALL"""
-    )
-    parts = {
-        str(b): (str(part["dataset"].iloc[0]), part)
-        for b, part in counted.groupby("benchmark_id", sort=True)
-    }
+    sql = """SELECT benchmark_id, dataset, gender, skin, age, count(DISTINCT person_id) AS n
+             FROM people WHERE list_contains($benchmarks, benchmark_id) GROUP BY ALL ORDER BY ALL"""
+    counted = e.kept("people", lambda: e.ask(sql))
+    parts = {b: (e.datasets()[str(b)], part) for b, part in counted.groupby("benchmark_id")}
     first = next((b for b, (kind, _) in parts.items() if kind == "facet"), "")
     return {first: parts.get(first, ("facet", counted.iloc[:0])), **parts}
 
@@ -295,11 +263,12 @@ def data(e: PaperResults, item: str) -> Iterator[Row]:
         printed = paper.find("fairness/table_1", pillar=pillar, metric="people")
         cells: list[Cell] = []
         for kind, part in _people(e).values():
-            mine = part[part[attribute] == group] if attribute else part
+            people = part[part[attribute] == group] if attribute else part
             status = "synthetic" if kind == "synthetic" else "counted"
-            n = int(mine["n"].sum()) if len(part) else None
             beside = None if cells else printed
-            cells.append(Cell(n, paper=beside, status=status if len(part) else NOT_RUN))
+            cells.append(
+                cell(int(people["n"].sum()), status if len(part) else NOT_RUN, paper=beside)
+            )
         yield Row((titles.get(attribute, "people"), group), tuple(cells))
 
 
@@ -308,7 +277,8 @@ def people_prompts(e: PaperResults, item: str) -> Iterator[Row]:
     ours = {"p1": P1.format(list="[FACET Classes]").replace("[[", "[").replace("]]", "]")}
     ours |= {test: sentence.format(name="[FACET class]") for test, sentence in CHOICES.items()}
     for test, sentence in ours.items():
-        yield Row((test,), (text(sentence, printed=paper.find("fairness/table_3", test=test)),))
+        printed = paper.find("fairness/table_3", test=test)
+        yield Row((test,), (cell(sentence, "code", paper=printed),))
 
 
 ROWS: Mapping[str, Callable[[PaperResults, str], Iterator[Row]]] = {

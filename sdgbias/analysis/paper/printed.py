@@ -37,7 +37,9 @@ def described(suite: str) -> Mapping[str, Any]:
 
 @cache
 def rows(item: str) -> tuple[Mapping[str, str], ...]:
-    """All lines of one file, by its stem: 'table_h', 'figure_8', 'claims', 'models'."""
+    """All lines of one file, by its stem: 'table_h', 'figure_8', 'claims', 'models'; none of ''."""
+    if not item:
+        return ()
     with (FOLDER / f"{item}.csv").open(encoding="utf-8", newline="") as handle:
         return tuple(csv.DictReader(handle))
 
@@ -48,7 +50,6 @@ def names(suite: str = SDG) -> Mapping[str, str]:
     return {r["model"]: r["name"] for r in rows(described(suite)["models"])}
 
 
-@cache
 def models(item: str) -> tuple[str, ...]:
     """Registry names of the models that an item of the paper shows, in the paper's order."""
     return tuple(dict.fromkeys(r["model"] for r in rows(item) if r["model"]))
@@ -57,7 +58,7 @@ def models(item: str) -> tuple[str, ...]:
 def find(item: str, **where: str) -> Printed | None:
     """The printed value of one line, None if the paper prints none. Columns not named in ``where``
     may hold anything."""
-    found = [r for r in rows(item) if all(r[column] == value for column, value in where.items())]
+    found = [r for r in rows(item) if where.items() <= r.items()]
     if len(found) > 1:
         raise ValueError(f"{item}: {len(found)} lines fit {where}; name more columns")
     if not found:

@@ -1,5 +1,5 @@
-"""The contents of the results file that the tables need: the newest finished run of each model, its
-metrics and its study rows."""
+"""The contents of the results file that the tables need: the newest finished run of each model, and
+its numbers."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from sdgbias.analysis.paper import printed as paper
 from sdgbias.analysis.paper.cells import NOT_ANALYSED, NOT_RUN
 from sdgbias.benchmark.release.records import AUTHORS_REPO
 from sdgbias.errors import UsageError, one_of
-from sdgbias.methods.stats import Estimate
 from sdgbias.suites.rows import HEADLINE
-from sdgbias.types import SDG
+from sdgbias.types import NEEDS_PICTURES, NEEDS_SCORES, SDG
 
 #: What identifies a number of a run, and which one is meant where nothing else is said; headline
 #: metrics have no study.
@@ -26,10 +25,11 @@ KEY: Mapping[str, str] = {
     **{"study": "", "task": "mcq", "test": "all", "method": "full", "pillar": "all"},
     **{"indicator": "all", "versus": "", "parameter": "", "metric": "accuracy"},
 }
-
 #: Studies that hold the headline metrics, and tables made from the results (numbers.py): whether a
 #: run was analysed doesn't matter to them.
 WITHOUT_ANALYSIS = ("", "leans", "letters", "costs")
+#: Those that tell the numbers of one study apart.
+NAMES = tuple(KEY)[1:]
 
 
 @dataclass(frozen=True)
@@ -50,44 +50,32 @@ class Run:
         return str(self.record["suite"])
 
     @property
-    def label(self) -> str:
-        """The paper's name for a measured run of one of its models, else the registry's; plus the
-        kind."""
-        name = paper.names().get(self.model, self.model) if self.kind == "measured" else self.model
-        return f"{name} ({self.kind})"
-
-    @property
     def authors_questions(self) -> bool:
         """Whether its questions are those that the paper's authors publish."""
         return (self.config.get("hub") or {}).get("repo") == AUTHORS_REPO
 
     @property
-    def questions(self) -> str:
-        """Whose questions it answered, and how far printed numbers compare with its own."""
-        said = "other questions than the authors': the printed numbers aren't directly comparable"
-        if self.authors_questions:
-            commit = str(self.config["hub"]["commit"])[:12]
-            said = (
-                f"the authors' questions ({AUTHORS_REPO} at {commit}): the printed numbers are"
-                " directly comparable"
-            )
-        view = self.config.get("text_view")
-        return said + (f"; views without the picture are {view}" if view else "")
-
-    @property
     def says(self) -> str:
-        """One line for a reader: the scored model, run and benchmark, and the run's settings."""
-        r = self.record
+        """One line for a reader: the scored model, run and benchmark, the run's settings, and how
+        far printed numbers compare with its own."""
+        r, view = self.record, self.config.get("text_view")
         start = (
             f"{self.model} ({self.kind}): run {self.run_id},"
             f" {'synthetic ' if self.synthetic else ''}benchmark {self.benchmark_id}, "
         )
         if not suites.named(self.suite).held_out:  # nothing is drawn or tuned
             return f"{start}seed {r['seed']}"
+        whose = "other questions than the authors': the printed numbers aren't directly comparable"
+        if self.authors_questions:
+            commit = str(self.config["hub"]["commit"])[:12]
+            whose = (
+                f"the authors' questions ({AUTHORS_REPO} at {commit}): the printed numbers are"
+                " directly comparable"
+            )
         return (
             f"{start}{self.config.get('draws', '?')} draws, seed {r['seed']}, numerics"
-            f" {r['numerics']}, regression mode {self.config.get('mode', 'not said')};"
-            f" {self.questions}"
+            f" {r['numerics']}, regression mode {self.config.get('mode', 'not said')}; {whose}"
+            + (f"; views without the picture are {view}" if view else "")
         )
 
 
@@ -116,25 +104,25 @@ class PaperResults:
         """The paper's models of an item that were run, in its order, then every other run, then
         those that were not run. A planted or embedded run never stands for a model of the paper,
         whatever its name; of several benchmarks, one of annotated people does first."""
-        names, data = paper.names(self.suite), self.datasets()
+        data = self.datasets()
         ranked = sorted(self.runs, key=lambda r: data.get(r.benchmark_id) == "facet")
         measured = {r.model: r for r in ranked if r.kind == "measured"}
-        kinds = [data.get(b, "") for b in {r.benchmark_id for r in self.runs}]
-
-        def label(run: Run) -> str:
-            """Its name and, if people are of several benchmarks, of which."""
-            name = names.get(run.model, run.model) if run.kind == "measured" else run.model
-            kind = data.get(run.benchmark_id, "")
-            which = f" {run.benchmark_id[:8]}" if kinds.count(kind) > 1 else ""
-            return f"{name}{f' on {kind}{which}' if kind and len(kinds) > 1 else ''} ({run.kind})"
-
-        models = paper.models(item) if item else ()
-        shown = [m for m in models if not self.chosen or m in self.chosen]
-        made = [Subject(label(measured[m]), measured[m], m) for m in shown if m in measured]
+        shown = [m for m in paper.models(item) if not self.chosen or m in self.chosen]
+        made = [Subject(self.label(measured[m]), measured[m], m) for m in shown if m in measured]
         taken = {s.run.run_id for s in made if s.run}
-        others = [Subject(label(r), r) for r in self.runs if r.run_id not in taken]
-        missing = (m for m in shown if m not in measured)
-        return [*made, *others, *(Subject(f"{names[m]} ({NOT_RUN})", None, m) for m in missing)]
+        others = [Subject(self.label(r), r) for r in self.runs if r.run_id not in taken]
+        names = {m: paper.names(self.suite)[m] for m in shown if m not in measured}
+        return [*made, *others, *(Subject(f"{names[m]} ({NOT_RUN})", None, m) for m in names)]
+
+    def label(self, run: Run) -> str:
+        """The paper's name for a measured run of one of its models, else the registry's; if people
+        are of several benchmarks, of which; and the kind."""
+        names, data = paper.names(self.suite), self.datasets()
+        kinds = [data.get(b, "") for b in {r.benchmark_id for r in self.runs}]
+        name = names.get(run.model, run.model) if run.kind == "measured" else run.model
+        kind = data.get(run.benchmark_id, "")
+        which = f" {run.benchmark_id[:8]}" if kinds.count(kind) > 1 else ""
+        return f"{name}{f' on {kind}{which}' if kind and len(kinds) > 1 else ''} ({run.kind})"
 
     def datasets(self) -> dict[str, str]:
         """benchmark_id -> dataset, for the benchmarks of people that the runs were scored on."""
@@ -143,68 +131,57 @@ class PaperResults:
         frame = self.kept("datasets", lambda: self.ask(sql))
         return {str(b): str(d) for b, d in frame.itertuples(index=False, name=None)}
 
-    def number(self, run: Run | None, key: Mapping[str, str]) -> Estimate | None:
-        """The estimate of a run at a key (``KEY``), None if it has none."""
-        found = self.row(run, key)
-        return None if found is None else Estimate.of_row(found)
-
     def row(self, run: Run | None, key: Mapping[str, str]) -> Mapping[Any, Any] | None:
-        """The row of a run's number at a key: value, n (NaN: not counted), ci_low, ci_high, and
-        status, why there is no value, '' where the results don't say."""
+        """The row of a run's number at a key (``KEY``): value, n (NaN: not counted), ci_low,
+        ci_high, and status, why there is no value, '' where the results don't say; None if it has
+        none."""
         from sdgbias.analysis.paper import numbers
 
-        names = [name for name in KEY if name != "study"]
-
         def index() -> dict[tuple[Any, ...], Mapping[Any, Any]]:
-            frame = numbers.of_study(self, key["study"])
-            keys = frame[["run_id", *names]].itertuples(index=False, name=None)
+            frame = numbers.of_study(self, key["study"])[::-1]  # so that the first of a key stays
+            keys = frame[["run_id", *NAMES]].itertuples(index=False, name=None)
             rows = frame[["value", "n", "ci_low", "ci_high", "status"]].to_dict("records")
             return dict(zip(keys, rows, strict=True))
 
         if run is None:
             return None
         rows: Mapping[Any, Mapping[Any, Any]] = self.kept(("index", key["study"]), index)
-        return rows.get((run.run_id, *(key[name] for name in names)))
+        return rows.get((run.run_id, *(key[name] for name in NAMES)))
 
     def study(self, study: str) -> pd.DataFrame:
-        """All numbers of one study, sorted, with the questions of each as one name (pillar)."""
-
-        def read() -> pd.DataFrame:
-            sql = f"""FROM {store.NUMBERS} WHERE list_contains($runs, run_id) AND study = $study
-                      ORDER BY ALL"""
-            return self.ask(sql, study=study).fillna({"missing_reason": ""})
-
-        found: pd.DataFrame = self.kept(("rows", study), read)
+        """All stored numbers of one study, sorted, with the questions of each as one name."""
+        sql = f"""FROM {store.NUMBERS} WHERE list_contains($runs, run_id) AND study = $study
+                  ORDER BY ALL"""
+        found: pd.DataFrame = self.kept(("rows", study), lambda: self.ask(sql, study=study))
         return found
 
     def missing(self, run: Run) -> Mapping[tuple[str, str], str]:
-        """(task, method) -> what the run's model lacks for its numbers, as the run was published
-        with."""
+        """(task, method) -> what the run's model lacks for its numbers, as the run was published:
+        pictures, or scores of candidates."""
 
         def read() -> dict[str, dict[tuple[str, str], str]]:
-            frame = self.study(HEADLINE)
-            found: dict[str, dict[tuple[str, str], str]] = {}
-            for r in frame[frame["missing_reason"].str.startswith("needs ")].to_dict("records"):
-                found.setdefault(r["run_id"], {})[r["task"], r["method"]] = r["missing_reason"]
-            return found
+            stored = self.study(HEADLINE)
+            lacking = stored[stored["missing_reason"].isin([NEEDS_PICTURES, NEEDS_SCORES])]
+            reasons: dict[str, dict[tuple[str, str], str]] = {}
+            for r in lacking.to_dict("records"):
+                reasons.setdefault(r["run_id"], {})[r["task"], r["method"]] = r["missing_reason"]
+            return reasons
 
-        reasons: Mapping[str, Mapping[tuple[str, str], str]] = self.kept("missing", read)
-        return reasons.get(run.run_id, {})
+        by_run: Mapping[str, Mapping[tuple[str, str], str]] = self.kept("missing", read)
+        return by_run.get(run.run_id, {})
 
     def why(self, run: Run, key: Mapping[str, str], otherwise: str) -> str:
         """Why a run has no number at a key: what its model lacks, that it wasn't analysed, the
         reason in the study's row not_run, or ``otherwise``."""
         study, task, method = key["study"], key["task"], key["method"]
 
-        def read() -> tuple[set[str], dict[tuple[str, str, str], str]]:
+        def read() -> tuple[set[str], dict[tuple[Any, ...], str]]:
             frame = self.study(study)
-            notes = {
-                (r["run_id"], r["task"], m): r["note"] or r["missing_reason"]
-                for r in frame[frame["metric"] == "not_run"].to_dict("records")
-                for m in {r["method"], "" if study != "methods" else r["method"]}
-            }
-            analysed = self.ask("SELECT run_id FROM analyses WHERE list_contains($runs, run_id)")
-            return {*frame["run_id"], *analysed["run_id"]}, notes
+            missing = frame.loc[frame["metric"] == "not_run", ["run_id", "task", "method", "note"]]
+            rows = [*missing.itertuples(index=False, name=None)]
+            sql = "SELECT run_id FROM analyses WHERE list_contains($runs, run_id)"
+            runs = {*frame["run_id"], *self.ask(sql)["run_id"]}
+            return runs, {(run, task, m): note for run, task, own, note in rows for m in ("", own)}
 
         if lacks := self.missing(run).get((task, method)):
             return f"not in store: {lacks}"
@@ -213,8 +190,10 @@ class PaperResults:
         runs, notes = self.kept(("notes", study), read)
         if run.run_id not in runs:
             return NOT_ANALYSED
-        known = (notes.get((run.run_id, task, m)) for m in (method, ""))
-        return f"not in store: {next((note for note in known if note), otherwise)}"
+        reason = notes.get((run.run_id, task, method))
+        if not reason and study != "methods":  # of other studies one row tells of all methods
+            reason = notes.get((run.run_id, task, ""))
+        return f"not in store: {reason or otherwise}"
 
     def kept(self, key: object, make: Callable[[], Any]) -> Any:
         """What ``make`` gives, made once."""
@@ -225,12 +204,11 @@ class PaperResults:
     def ask(self, sql: str, **params: object) -> pd.DataFrame:
         """A query over the chosen runs ($runs) and their benchmarks ($benchmarks), where the SQL
         refers to them."""
-        known: dict[str, object] = {
-            "runs": [r.run_id for r in self.runs],
-            "benchmarks": sorted({r.benchmark_id for r in self.runs}),
-        }
-        used = {name: value for name, value in {**known, **params}.items() if f"${name}" in sql}
-        return store.query(self.path, sql, used, runs=[r.run_id for r in self.runs])
+        runs = [r.run_id for r in self.runs]
+        benchmarks = sorted({r.benchmark_id for r in self.runs})
+        known = {"runs": runs, "benchmarks": benchmarks, **params}
+        used = {name: value for name, value in known.items() if f"${name}" in sql}
+        return store.query(self.path, sql, used, runs=runs)
 
 
 def load(
@@ -250,8 +228,7 @@ def load(
     each = suites.named(suite).per_benchmark
     chosen = store.latest_runs(path, suite, per_benchmark=each, among=among)
     sql = "FROM runs WHERE list_contains($runs, run_id) ORDER BY model, benchmark_id"
-    records = store.query(path, sql, {"runs": chosen}).to_dict("records")
-    runs = tuple(_run({str(k): v for k, v in record.items()}) for record in records)
+    runs = [_run(r) for r in store.query(path, sql, {"runs": chosen}).to_dict("records")]
     valid = {*paper.names(suite), *(r.model for r in runs)}
     for name in models:
         if name not in valid:
@@ -260,16 +237,14 @@ def load(
     return PaperResults(Path(path), mine, tuple(models), suite)
 
 
-def _run(record: Mapping[str, Any]) -> Run:
+def _run(record: Mapping[Any, Any]) -> Run:
     config: Mapping[str, Any] = json.loads(record["config"] or "{}")
     repo = str((config.get("spec") or {}).get("repo", ""))
     kind = "embedded" if repo.startswith("local:") else "measured"
-    if record["provenance"] == "planted":
-        kind = "planted"
     return Run(
         str(record["run_id"]),
         str(record["model"]),
-        kind,
+        "planted" if record["provenance"] == "planted" else kind,
         str(record["benchmark_id"]),
         bool(config.get("synthetic", False)),
         record,

@@ -49,7 +49,6 @@ _READ: dict[str, tuple[str, ...]] = {
 }
 _NUMBERS = {*LABELS, "year", "value", "value_year", "n_parts"}
 _NEEDED = {"cluster_id", "image_id", "indicator"}
-_QUARANTINE = pa.schema([(name, pa.string()) for name in QUARANTINE_COLUMNS])
 _BATCH = 65_536
 
 
@@ -99,7 +98,7 @@ def content_digest(path: Path, columns: Sequence[str] = ()) -> str:
     names = sorted(columns or _columns(path))
     _columns(path, names)
     digest = hashlib.sha256(json.dumps(names).encode())
-    with _database(path.parent) as con:
+    with database(path.parent) as con:
         file = con.table_function("read_parquet", [str(path)])
         kinds = dict(zip(file.columns, map(str, file.types), strict=True))
         row = ", ".join(_canonical(name, kinds[name]) for name in names)
@@ -124,8 +123,9 @@ def _canonical(name: str, kind: str) -> str:
 
 
 @contextmanager
-def _database(folder: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+def database(folder: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     """A database of bounded memory that spills into ``folder``."""
+    folder.mkdir(parents=True, exist_ok=True)
     with (
         TemporaryDirectory(dir=folder, prefix=".spill-") as spill,
         duckdb.connect(config={"memory_limit": "768MB", "temp_directory": spill}) as con,
@@ -154,18 +154,11 @@ def _columns(path: Path, needed: Sequence[str] = ()) -> list[str]:
     return names
 
 
-def _batches(path: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The named columns, flat in memory. Raises InputError."""
-    _columns(path, columns)
-    with reading(path, again(path)), pq.ParquetFile(path) as file:
-        yield from file.iter_batches(batch_size=_BATCH, columns=list(columns))
-
-
 @contextmanager
 def _tables(out: Path, notes: Mapping[str, Any]) -> Iterator[duckdb.DuckDBPyConnection]:
     """The tables as data/card.sql reads them: absent columns are '' or NULL, except those that the
     card requires. Raises InputError."""
-    with _database(out) as con:
+    with database(out) as con:
         for name, columns in _READ.items():
             present = {column for column in columns if column in _NEEDED}
             present |= {*_columns(_path(out, name), sorted(present))}
@@ -196,9 +189,12 @@ def _tables(out: Path, notes: Mapping[str, Any]) -> Iterator[duckdb.DuckDBPyConn
         yield con
 
 
+def _quoted(path: Path) -> str:
+    return "'" + str(path).replace("'", "''") + "'"
+
+
 def _file(out: Path, name: str) -> str:
-    path = str(_path(out, name)).replace("'", "''")
-    return f"read_parquet('{path}')"
+    return f"read_parquet({_quoted(_path(out, name))})"
 
 
 def _column(name: str, there: bool) -> str:
@@ -210,17 +206,20 @@ def _column(name: str, there: bool) -> str:
 
 
 def _merge_quarantine(out: Path) -> None:
-    """Concatenate quarantine/*.parquet into quarantine.parquet, row group by row group: at full
-    size there are close to a million rows, mostly for indicators without a value for a cluster."""
+    """quarantine.parquet: the rows of quarantine/*.parquet, by file and in their order. Raises
+    InputError."""
     parts = sorted((out / "quarantine").glob("*.parquet"))
-
-    def write(part: Path) -> None:
-        with pq.ParquetWriter(part, _QUARANTINE, compression="zstd") as writer:
-            for path in parts:
-                for batch in _batches(path, _QUARANTINE.names):
-                    writer.write_table(pa.Table.from_batches([batch]).cast(_QUARANTINE))
-
-    write_atomically(_path(out, "quarantine"), write)
+    listed = ", ".join(f'"{name}"::VARCHAR AS "{name}"' for name in QUARANTINE_COLUMNS)
+    blank = ", ".join(f"'' AS \"{name}\"" for name in QUARANTINE_COLUMNS)
+    for path in parts:
+        _columns(path, QUARANTINE_COLUMNS)
+    with database(out) as con:
+        read = [f"SELECT {listed} FROM read_parquet({_quoted(path)})" for path in parts]
+        rows = con.sql(" UNION ALL ".join([f"SELECT {blank} WHERE false", *read]))
+        write_atomically(
+            _path(out, "quarantine"),
+            lambda part: rows.write_parquet(str(part), compression="zstd"),
+        )
 
 
 def _json(path: Path, needed: bool = False) -> Mapping[str, Any]:

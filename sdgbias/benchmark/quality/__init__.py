@@ -1,33 +1,36 @@
 """The quality check of a benchmark: one gate engine for the rules of expectations/.
 
-rules.py reads a table's rules, evaluate.py lets DuckDB find the rows that break them in one pass,
-verdict.py says which rows leave. Each stage of a build and `evaluate` stop there (`check`, `sift`).
-`run_gate` checks a finished benchmark: Great Expectations judges the flag columns and the stock
-expectations (validation.py), and page.py shows the results. The automatic checks of App. B.2
-(missing modality, inconsistent metadata, duplicates and near-duplicates, invalid option sets) and
-the invariants of the prompts are among the rules.
+rules.py reads a table's rules, evaluate.py lets DuckDB find the rows that break them in one pass.
+Each stage of a build and `evaluate` stop there (`check`, `sift`). `run_gate` checks a finished
+benchmark: Great Expectations judges the flag columns and the stock expectations (validation.py),
+and page.py shows the results. The automatic checks of App. B.2 (missing modality, inconsistent
+metadata, duplicates and near-duplicates, invalid option sets) and the invariants of the prompts are
+among the rules.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sdgbias.benchmark.quality.evaluate import Available, columns_of
+from sdgbias.benchmark.quality.evaluate import (
+    Available,
+    BrokenRule,
+    TableVerdict,
+    columns_of,
+    judge_rows,
+)
 from sdgbias.benchmark.quality.page import PAGE, write_page
 from sdgbias.benchmark.quality.relations import Table
 from sdgbias.benchmark.quality.rules import FILES, RuleSet, find_suites, load_rules
 from sdgbias.benchmark.quality.stored import stored_facts
-from sdgbias.benchmark.quality.validation import judge_left, validate
-from sdgbias.benchmark.quality.verdict import BrokenRule, TableVerdict, judge_rows
+from sdgbias.benchmark.quality.validation import validate
 from sdgbias.errors import DataValidationError, InputError
 from sdgbias.files import json_file, json_object, write_json
 from sdgbias.types import FACET
@@ -52,13 +55,16 @@ TABLES = ("clusters", "series", "images", "items_mcq", "items_regression", "prom
 PEOPLE = ("people", "images_people", "items_people", "prompts_people")
 #: Tables of a benchmark of custom questions.
 OWN = ("images_own", "items_own", "prompts_own")
-#: Suite (or kind of suites) -> its tables and the command that builds them, where they aren't
-#: TABLES.
-_TABLES_OF = {FACET: PEOPLE, "own": OWN}
-_BUILT_BY = {FACET: "sdgbias people build", "own": "sdgbias suite build FOLDER"}
+#: Kind of a benchmark (its suite, or own) -> its tables and the command that builds it, where they
+#: aren't TABLES and `sdgbias build`.
+_KINDS = {
+    FACET: (PEOPLE, "sdgbias people build"),
+    "own": (OWN, "sdgbias suite build FOLDER"),
+}
 SPLITS = ("id", "place")
 #: Beside a benchmark: the results of Great Expectations by table, and its own pages on request.
 VALIDATION, DATA_DOCS = "validation", "data_docs"
+_UNWRITABLE = "give a writable benchmark folder"
 
 
 @dataclass(frozen=True)
@@ -97,7 +103,7 @@ def check(
     suites = suites or find_suites()
     suite = load_rules(table, suites)
     verdict = judge_rows(suite, rows, Available(tables or {}, split, imported), suites)
-    return judge_left(suite, verdict, columns_of(rows))
+    return validate(suite, verdict, columns_of(rows))[0] if verdict.left else verdict
 
 
 def sift(
@@ -115,8 +121,10 @@ def sift(
     one valid (for example when the first of two duplicates is removed for a different reason):
     call repeatedly until no row is removed.
     """
-    verdict = _fit(table, frame, tables, suites, split)
-    kept = frame[verdict.rows_ok] if not verdict.rows_ok.all() else frame
+    verdict = check(table, frame, suites, tables, split)
+    kept = frame if verdict.rows_ok.all() else frame[verdict.rows_ok]
+    may_stop = bool(verdict.of("gate"))  # unless the rows that leave were the broken ones
+    _stop(check(table, kept, suites, tables, split) if may_stop and kept is not frame else verdict)
     return kept, verdict.quarantine
 
 
@@ -125,25 +133,19 @@ def sift_file(
 ) -> tuple[set[int], pd.DataFrame]:
     """sift of an item table in a Parquet file: the item_ids of the rows that break a row rule, and
     the quarantine rows. Raises DataValidationError."""
-    verdict = _fit(table, path, tables, None, split)
-    ids = pq.read_table(path, columns=["item_id"])["item_id"].to_numpy()
-    return set(ids[~verdict.rows_ok].tolist()), verdict.quarantine
+    verdict = check(table, path, None, tables, split)
+    _stop(verdict)
+    return set(verdict.quarantine["key"].astype("int64")), verdict.quarantine
 
 
-def _fit(
-    table: str, rows: Table, tables: Mapping[str, Table] | None, suites: Path | None, split: str
-) -> TableVerdict:
-    """The verdict on rows that a stage of the build has made. Raises DataValidationError."""
-    verdict = check(table, rows, suites, tables, split)
-    stops = verdict.of("gate")
-    if stops and isinstance(rows, pd.DataFrame) and not verdict.rows_ok.all():
-        # the rows that leave may have been the broken ones
-        stops = check(table, rows[verdict.rows_ok], suites, tables, split).of("gate")
-    if stops:
+def _stop(verdict: TableVerdict) -> None:
+    """Raises DataValidationError where rows that a stage of the build has made break a gate
+    rule."""
+    if stops := verdict.of("gate"):
         raise DataValidationError(
-            f"{_several([_line(table, f) for f in stops])}; fix the source, then: sdgbias build"
+            f"{_several([_line(verdict.table, finding) for finding in stops])}; fix the source,"
+            " then: sdgbias build"
         )
-    return verdict
 
 
 def run_gate(benchmark: Path, suites: Path | None = None, data_docs: bool = False) -> Report:
@@ -157,21 +159,20 @@ def run_gate(benchmark: Path, suites: Path | None = None, data_docs: bool = Fals
     """
     benchmark = Path(benchmark)
     suites = suites or find_suites()
-    split, names = _split(benchmark), _TABLES_OF.get(_suite(benchmark), TABLES)
+    split, (names, again) = _split(benchmark), _kind(benchmark)
     rules = {name: load_rules(name, suites) for name in names}
-    tables = {name: _rows(benchmark, suite) for name, suite in rules.items()}
-    verdicts: dict[str, TableVerdict] = {}
+    tables = {name: _rows(benchmark, suite, again) for name, suite in rules.items()}
     # a table that lacks columns is reported, but can't be used by rules of other tables
     whole = {n: t for n, t in tables.items() if set(rules[n].columns) <= set(columns_of(t))}
     available = Available(whole, split, _imported(benchmark))
+    verdicts: dict[str, TableVerdict] = {}
     for name, suite in rules.items():
         verdict = judge_rows(suite, tables[name], available, suites)
         folder = benchmark / DATA_DOCS if data_docs else None
         verdict, results = validate(suite, verdict, columns_of(tables[name]), folder)
         # what was judged isn't needed any more: at 8.9 million questions it is a third of a GiB
         verdicts[name] = replace(verdict, flags={}, columns=pd.DataFrame())
-        again = "give a writable benchmark folder"
-        write_json(benchmark / VALIDATION / f"{name}.json", results, again)
+        write_json(benchmark / VALIDATION / f"{name}.json", results, _UNWRITABLE)
     faults = [
         _line(f"{FILES.get(name, name)}.parquet", finding)
         for name, verdict in verdicts.items()
@@ -179,12 +180,22 @@ def run_gate(benchmark: Path, suites: Path | None = None, data_docs: bool = Fals
         for finding in verdict.of(severity)
     ]
     report = Report(verdicts, benchmark / "quality.json")
-    _write(report, passed=not faults, split=split, of=_content(benchmark, suites))
+    content = {"passed": not faults, "split": split, "of": _content(benchmark, suites)}
+    content["tables"] = {
+        name: {
+            "rows": verdict.rows,
+            "rows_to_quarantine": int((~verdict.rows_ok).sum()),
+            "rules": verdict.counts,
+            "skipped": verdict.skipped,
+            "broken": [asdict(finding) for finding in verdict.findings],
+        }
+        for name, verdict in verdicts.items()
+    }
+    write_json(report.path, content, _UNWRITABLE)
     write_page(benchmark / PAGE, rules, verdicts, _left_out(benchmark), not faults)
     if faults:
         raise DataValidationError(
-            f"{benchmark}: {_several(faults)}; see {report.path}, fix the source, then:"
-            f" {_again(benchmark)}"
+            f"{benchmark}: {_several(faults)}; see {report.path}, fix the source, then: {again}"
         )
     return report
 
@@ -201,11 +212,12 @@ def _left_out(benchmark: Path) -> dict[str, int]:
 def has_passed(benchmark: Path, suites: Path | None = None) -> bool:
     """Whether `run_gate` passed these very tables under these very rules: quality.json holds a
     digest of both. False where anything differs or can't be read; the gate then has to run."""
+    earlier = json_object(Path(benchmark) / "quality.json")
     try:
-        earlier = json.loads((Path(benchmark) / "quality.json").read_text(encoding="utf-8"))
-        content = _content(Path(benchmark), suites or find_suites())
-        return earlier["passed"] is True and earlier["of"] == content
-    except (OSError, ValueError, KeyError, TypeError, InputError):
+        return earlier.get("passed") is True and earlier.get("of") == _content(
+            Path(benchmark), suites or find_suites()
+        )
+    except (OSError, InputError):
         return False
 
 
@@ -226,16 +238,12 @@ def _content(benchmark: Path, suites: Path) -> str:
     return digest.hexdigest()
 
 
-def _suite(benchmark: Path) -> str:
-    """The `kind` in the folder's card, else its `suite`; '' when the card has neither or can't be
-    read."""
+def _kind(benchmark: Path) -> tuple[tuple[str, ...], str]:
+    """(the tables of a folder, the command that builds it), by the `kind` in its card, else its
+    `suite`."""
     card = json_object(benchmark / "benchmark.json")
-    return str(card.get("kind") or card.get("suite") or "")
-
-
-def _again(benchmark: Path) -> str:
-    """The command that rebuilds the folder."""
-    return _BUILT_BY.get(_suite(benchmark), "sdgbias build")
+    kind = str(card.get("kind") or card.get("suite") or "")
+    return _KINDS.get(kind, (TABLES, "sdgbias build"))
 
 
 def _imported(benchmark: Path) -> bool:
@@ -268,36 +276,21 @@ def _split(benchmark: Path) -> str:
     return str(rule)
 
 
-def _rows(benchmark: Path, suite: RuleSet) -> Table:
+def _rows(benchmark: Path, suite: RuleSet, again: str) -> Table:
     """The file of a table; the index of pictures as a frame, with what the shards say of each."""
     path = benchmark / f"{FILES.get(suite.table, suite.table)}.parquet"
     if not path.is_file():
         if suite.table == "series" and _imported(benchmark):  # a release has no series table
             return pd.DataFrame(columns=sorted(suite.columns))
-        raise InputError(f"{path}: no such table; make it: {_again(benchmark)} --out {benchmark}")
+        raise InputError(f"{path}: no such table; make it: {again} --out {benchmark}")
     try:
         names = [column for column in pq.read_schema(path).names if column in suite.columns]
-        index = pd.read_parquet(path, columns=names) if path.stem == "images" else None
+        if path.stem != "images":
+            return path
+        index = pd.read_parquet(path, columns=names)
     except (OSError, ValueError, pa.ArrowException) as error:
         raise InputError(
-            f"{path}: can't be read ({type(error).__name__}); make it again: {_again(benchmark)}"
-            f" --out {benchmark}"
+            f"{path}: can't be read ({type(error).__name__}); make it again: {again} --out"
+            f" {benchmark}"
         ) from None
-    if index is None:
-        return path
     return stored_facts(benchmark, index) if set(suite.columns) <= set(names) else index
-
-
-def _write(report: Report, passed: bool, split: str, of: str) -> None:
-    tables: dict[str, Any] = {
-        name: {
-            "rows": v.rows,
-            "rows_to_quarantine": int((~v.rows_ok).sum()),
-            "rules": v.counts,
-            "skipped": v.skipped,
-            "broken": [asdict(f) for f in v.findings],
-        }
-        for name, v in report.verdicts.items()
-    }
-    content = {"passed": passed, "split": split, "of": of, "tables": tables}
-    write_json(report.path, content, "give a writable benchmark folder")

@@ -1,5 +1,5 @@
-"""Which rows of a table break which rule: DuckDB evaluates all rules of a table in one pass, in a
-frame or in a Parquet file of any length.
+"""The verdict on one table: DuckDB evaluates all its rules in one pass, in a frame or in a Parquet
+file of any length, and names the rows that break them.
 
 The rules see the table as ``rows`` (numbered by ``row_no``) and the other tables by their names.
 Conditions are evaluated under the alias r on the rows of ``judged``, where a suite defines such a
@@ -27,11 +27,13 @@ import pyarrow.parquet as pq
 from sdgbias.benchmark.quality.relations import FUNCTIONS, RELATIONS, Table
 from sdgbias.benchmark.quality.rules import QualityRule, RuleSet, load_rules
 from sdgbias.benchmark.quality.stored import STORED
-from sdgbias.errors import InputError, one_of
+from sdgbias.errors import InputError
 from sdgbias.raw.images.shards import PENDING
+from sdgbias.types import QUARANTINE_COLUMNS
 
 #: What DuckDB may hold in memory; beyond it, it writes to a temporary folder.
 _MEMORY = "448MB"
+_SHOWN = 5  # examples reported per broken rule
 
 
 @dataclass(frozen=True)
@@ -44,12 +46,8 @@ class Available:
     split: str = "id"
     imported: bool = False
 
-    def reason(self, rule: QualityRule, rows: Table) -> str:
-        """Why a rule can't be evaluated; '' when it can."""
-        reasons = (self._lacks(need, rows) for need in rule.needs)
-        return next(filter(None, reasons), "")
-
-    def _lacks(self, need: str, rows: Table) -> str:
+    def lacks(self, need: str, rows: Table) -> str:
+        """Why a need of a rule isn't met; '' when it is."""
         table, _, column = need.partition(".")
         if need.startswith("split "):
             return "" if need == f"split {self.split}" else f"the split is by {self.split}"
@@ -59,9 +57,8 @@ class Available:
             return "built with --no-images" if _all_pending(rows) else ""
         if need == "stored":
             return "" if {*STORED} <= {*columns_of(rows)} else "the pictures aren't available"
-        is_available = table in self.tables and (
-            not column or column in columns_of(self.tables[table])
-        )
+        columns = columns_of(self.tables[table]) if table in self.tables else None
+        is_available = columns is not None and (not column or column in columns)
         return "" if is_available else f"{need} isn't available"
 
 
@@ -72,72 +69,157 @@ def _all_pending(rows: Table) -> bool:
     return bool(rows["image_id"].fillna("").astype("str").str.startswith(PENDING).all())
 
 
-def length(rows: Table) -> int:
-    return pq.read_metadata(rows).num_rows if isinstance(rows, Path) else len(rows)
+@dataclass(frozen=True)
+class BrokenRule:
+    """One broken rule: how many rows (1 for a rule about the whole table) and up to five of their
+    keys."""
+
+    rule: str
+    severity: str
+    count: int
+    examples: tuple[str, ...]
+    message: str
+
+
+@dataclass(frozen=True)
+class TableVerdict:
+    """The result of checking N rows of one table against its rules.
+
+    ``counts``: every evaluated rule -> broken rows. ``skipped``: rule -> why it wasn't evaluated.
+    ``left``: rules that only Great Expectations can judge. ``flags``: rule -> the numbers of the
+    rows that break it. ``columns``: those that stock expectations are about. ``rows_ok``: (N,)
+    bool, False where a quarantine rule is broken. ``quarantine``: table, key, rule, detail; one
+    line per row and broken quarantine rule.
+    """
+
+    table: str
+    rows: int
+    findings: tuple[BrokenRule, ...]
+    counts: dict[str, int]
+    skipped: dict[str, str]
+    rows_ok: np.ndarray
+    left: tuple[QualityRule, ...] = ()
+    flags: Mapping[str, np.ndarray] = field(default_factory=dict)
+    columns: pd.DataFrame = field(default_factory=pd.DataFrame)
+    quarantine: pd.DataFrame = field(
+        default_factory=lambda: pd.DataFrame(columns=QUARANTINE_COLUMNS, dtype="str")
+    )
+
+    def of(self, severity: str) -> tuple[BrokenRule, ...]:
+        """The broken rules of one severity ('gate', 'quarantine', 'warn')."""
+        return tuple(f for f in self.findings if f.severity == severity)
 
 
 def columns_of(rows: Table) -> list[str]:
     return pq.read_schema(rows).names if isinstance(rows, Path) else [str(name) for name in rows]
 
 
-def broken_rows(
-    rows: Table, suite: RuleSet, rules: Sequence[QualityRule], available: Available, suites: Path
-) -> tuple[dict[str, np.ndarray], pd.DataFrame]:
-    """(rule -> sorted numbers of the rows that break it, the columns that stock expectations are
-    about, with text as categories) for those ``rules`` that DuckDB can evaluate: see CONDITIONS.
+def judge_rows(suite: RuleSet, rows: Table, available: Available, suites: Path) -> TableVerdict:
+    """Evaluate the rules of a suite on a table. Rules that need what isn't available are skipped,
+    with the reason; rules of types that DuckDB has no condition for are ``left``.
 
     Raises InputError where a rule can't be evaluated on these columns.
     """
-    texts, kinds = _types(rows)
-    conditions = {rule.name: _condition(rule, suite.table, kinds, texts) for rule in rules}
-    conditions = {name: sql for name, sql in conditions.items() if sql}
+    count = pq.read_metadata(rows).num_rows if isinstance(rows, Path) else len(rows)
+    rows_ok, shape = np.ones(count, dtype=bool), suite.shape
+    missing = sorted(set(suite.columns) - set(columns_of(rows)))
+    if missing:  # without these columns no other rule can be evaluated
+        message = f"{shape.message} (missing: {', '.join(missing)})"
+        finding = BrokenRule(shape.name, shape.severity, 1, (), message)
+        skipped = dict.fromkeys((rule.name for rule in suite.rules), "a column is missing")
+        return TableVerdict(suite.table, count, (finding,), {shape.name: 1}, skipped, rows_ok)
+    skipped = {
+        rule.name: reasons[0]
+        for rule in suite.rules
+        if (reasons := [why for need in rule.needs if (why := available.lacks(need, rows))])
+    }
+    asked = [rule for rule in suite.rules if rule.name not in skipped]
+    flags, names, columns = evaluate(rows, suite, asked, available, suites)
+    findings = []
+    lost = [pd.DataFrame(columns=QUARANTINE_COLUMNS)]
+    for rule in (rule for rule in asked if len(flags.get(rule.name, ()))):
+        numbers = flags[rule.name]
+        keys = names[numbers]
+        examples = tuple(sorted(keys)[:_SHOWN])
+        findings.append(BrokenRule(rule.name, rule.severity, len(numbers), examples, rule.message))
+        if rule.severity == "quarantine":
+            rows_ok[numbers] = False
+            about = {"table": suite.table, "key": keys, "rule": rule.name, "detail": rule.message}
+            lost.append(pd.DataFrame(about))
+    return TableVerdict(
+        suite.table,
+        count,
+        tuple(findings),
+        {shape.name: 0} | {name: len(numbers) for name, numbers in flags.items()},
+        skipped,
+        rows_ok,
+        tuple(rule for rule in asked if rule.name not in flags),
+        flags,
+        columns,
+        pd.concat(lost, ignore_index=True)
+        .astype("str")
+        .sort_values(QUARANTINE_COLUMNS, kind="stable", ignore_index=True),
+    )
+
+
+def evaluate(
+    rows: Table, suite: RuleSet, rules: Sequence[QualityRule], available: Available, suites: Path
+) -> tuple[dict[str, np.ndarray], pd.Series, pd.DataFrame]:
+    """(rule -> sorted numbers of the rows that break it, the keys of these rows with parts joined
+    by '/', the columns that stock expectations are about, with text as categories) for those
+    ``rules`` that DuckDB can evaluate: see CONDITIONS. Raises InputError."""
+    conditions = {rule.name: sql for rule in rules if (sql := _condition(rule))}
     stock = [*dict.fromkeys(name for rule in rules for name in rule.columns)]
-    used = _words(" ".join([*suite.definitions, *conditions.values()])) | {*stock}
+    key = [name for name in suite.key if name in columns_of(rows)]
+    words = _words(" ".join([*suite.definitions, *conditions.values()])) | {*stock, *key}
     try:
         with _database() as con:
-            _define(con, rows, used, available, suites)
+            _define(con, rows, words, available, suites)
             for statement in suite.definitions:
                 con.execute(statement)
-            broken = _broken(con, conditions, length(rows), suite.table) if length(rows) else {}
             columns = con.sql(f"SELECT {_listed(stock) or 'row_no'} FROM rows").to_arrow_table()
+            broken = _broken(con, conditions, key, suite.table)
+            frame = columns.to_pandas(strings_to_categorical=True)
     except (duckdb.Error, pa.ArrowException) as error:
-        detail = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(
-            f"{suite.table}: rules or columns don't have the types of the benchmark ({detail});"
-            " build it again: sdgbias build"
+            f"{suite.table}: rules or columns don't have the types of the benchmark"
+            f" ({str(error).splitlines()[0]}); build it again: sdgbias build"
         ) from None
-    none = np.array([], dtype=np.int64)
-    return {name: broken.get(name, none) for name in conditions}, _categories(columns)
-
-
-def _categories(table: pa.Table) -> pd.DataFrame:
-    columns = {
-        name: column.dictionary_encode() if pa.types.is_string(column.type) else column
-        for name, column in zip(table.column_names, table.columns, strict=True)
+    flags = {
+        name: np.unique(broken["row_no"][~broken[f"ok{i}"]]) for i, name in enumerate(conditions)
     }
-    frame: pd.DataFrame = pa.table(columns).to_pandas()
-    return frame
+    names = pd.Series(broken["key"], index=broken["row_no"], dtype=object)
+    return flags, names[~names.index.duplicated()], frame
 
 
 def _broken(
-    con: duckdb.DuckDBPyConnection, conditions: Mapping[str, str], count: int, table: str
+    con: duckdb.DuckDBPyConnection, conditions: Mapping[str, str], key: Sequence[str], table: str
 ) -> dict[str, np.ndarray]:
-    """The flag columns of all conditions in one pass, then the rows where one of them is false."""
-    if not conditions:
-        return {}
+    """The flag columns of all conditions in one pass, then number, key and flags of the rows where
+    one of them is false."""
     views = con.execute("SELECT view_name FROM duckdb_views() WHERE view_name = 'judged'")
     view = "judged" if views.fetchone() else "rows"
-    flags = ", ".join(f"({sql}) IS TRUE AS ok{i}" for i, sql in enumerate(conditions.values()))
-    con.execute(f"CREATE TEMP TABLE flags AS SELECT row_no, {flags} FROM {view} r")
-    [evaluated] = con.execute("SELECT count(DISTINCT row_no) FROM flags").fetchone() or (0,)
-    if evaluated != count:
+    flags = [f"({sql}) IS TRUE AS ok{i}" for i, sql in enumerate(conditions.values())]
+    for name, sql in conditions.items():
+        try:
+            con.execute(f"EXPLAIN SELECT {sql} FROM {view} r")
+        except duckdb.Error as error:
+            detail = str(error).splitlines()[0].rstrip("!")
+            raise InputError(
+                f"{table}: rule {name} can't be evaluated: {detail}; correct the rule, or build the"
+                " table again: sdgbias build"
+            ) from None
+    con.execute(f"CREATE TEMP TABLE flags AS SELECT {', '.join(['row_no', *flags])} FROM {view} r")
+    if con.execute("FROM rows ANTI JOIN flags USING (row_no)").fetchone():
         raise InputError(
-            f"expectations/{table}.sql: view judged has {evaluated} rows, the table {count}; it has"
-            " to give every row of the table"
+            f"expectations/{table}.sql: view judged lacks rows; it has to give every row of the"
+            " table"
         )
-    every = " AND ".join(f"ok{i}" for i in range(len(conditions)))
-    rows = con.execute(f"FROM flags WHERE NOT ({every}) ORDER BY row_no").fetchnumpy()
-    return {name: np.unique(rows["row_no"][~rows[f"ok{i}"]]) for i, name in enumerate(conditions)}
+    named = " || '/' || ".join(f"coalesce(\"{name}\"::VARCHAR, '')" for name in key) or "''"
+    every = " AND ".join(["true", *(f"ok{i}" for i in range(len(conditions)))])
+    return con.execute(
+        f"SELECT flags.*, {named} AS key FROM flags JOIN rows USING (row_no) WHERE NOT ({every})"
+    ).fetchnumpy()
 
 
 # ----------------------------------------------------------------------
@@ -145,11 +227,9 @@ def _broken(
 
 
 def _literal(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).upper()
-    return (
-        repr(value) if isinstance(value, int | float) else "'" + str(value).replace("'", "''") + "'"
-    )
+    if isinstance(value, bool | int | float):
+        return repr(value)
+    return "'" + str(value).replace("'", "''") + "'"
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -187,48 +267,22 @@ CONDITIONS: dict[str, Callable[[str, Mapping[str, Any]], str]] = {
     ),
     "expect_column_values_to_not_be_null": lambda column, given: f"{column} IS NOT NULL",
 }
-_NUMBERS, _NOT_NULL = "expect_column_values_to_be_between", "expect_column_values_to_not_be_null"
+_NOT_NULL = "expect_column_values_to_not_be_null"
 #: Arguments that the conditions know; an expectation with others is left to Great Expectations.
 _ARGUMENTS = {"column", "column_list", "value_set", "min_value", "max_value", "regex"}
 
 
-def _condition(rule: QualityRule, table: str, kinds: Mapping[str, Any], texts: set[str]) -> str:
-    """A rule as a condition on a row; '' for a stock expectation of another type. Raises InputError
-    for an unknown column, or for one of the wrong type."""
+def _condition(rule: QualityRule) -> str:
+    """A rule as a condition on a row; '' for a stock expectation that is left."""
     if rule.sql:
         selects = rule.sql.upper().startswith(("SELECT", "FROM", "WITH"))
         return f"row_no NOT IN ({rule.sql})" if selects else rule.sql
-    for name in rule.columns:
-        if name not in kinds:
-            raise InputError(f"expectations/{table}.json: {one_of('column', name, kinds)}")
     if rule.type not in CONDITIONS or not set(rule.arguments) <= _ARGUMENTS:
         return ""
-    if rule.type == _NUMBERS and rule.columns[0] in texts:
-        raise InputError(
-            f"{table}: rule {rule.name} can't be evaluated: {rule.columns[0]} holds no numbers;"
-            " build it again: sdgbias build"
-        )
-    column = f'"{rule.arguments.get("column", "")}"'
+    column = _listed(rule.columns)
     sql = CONDITIONS[rule.type](column, rule.arguments)
-    return (
-        sql
-        if rule.type == _NOT_NULL or not rule.arguments.get("column")
-        else f"{column} IS NULL OR {sql}"
-    )
-
-
-def _types(rows: Table) -> tuple[set[str], dict[str, Any]]:
-    """(the columns of text, column -> Arrow type, which is None where a frame has mixed types)."""
-    if isinstance(rows, Path):
-        kinds: dict[str, Any] = {one.name: one.type for one in pq.read_schema(rows)}
-    else:
-        kinds = {str(one.name): one.type for one in _arrow(rows.iloc[:1000]).schema}
-    return {name for name, kind in kinds.items() if _is_text(kind)}, kinds
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+    is_plain = rule.type == _NOT_NULL or "column" not in rule.arguments
+    return sql if is_plain else f"{column} IS NULL OR {sql}"
 
 
 # ----------------------------------------------------------------------
@@ -274,35 +328,32 @@ def _define(
 def _create(con: duckdb.DuckDBPyConnection, name: str, table: Table, words: set[str]) -> None:
     """A view of those columns that the rules mention, with missing text as '' and NaN as NULL."""
     if isinstance(table, Path):
-        schema, number = pq.read_schema(table), "file_row_number"
         path = str(table).replace("'", "''")
-        source = f"read_parquet('{path}', file_row_number = true)"
+        source = f"(SELECT *, file_row_number AS row_no FROM read_parquet('{path}',"
+        source += " file_row_number = true))"
     else:
-        arrow = _arrow(table[[column for column in table if column in words]])
-        schema, number, source = arrow.schema, "row_no", f"{name}_given"
-        numbers = pa.array(np.arange(len(table)))
-        con.register(source, pa.table([*arrow.columns, numbers], [*arrow.column_names, number]))
-    columns = [_plain(one) for one in schema if one.name in words]
-    con.execute(
-        f"CREATE VIEW {name} AS SELECT {', '.join([*columns, f'{number} AS row_no'])} FROM {source}"
-    )
+        source = f"{name}_given"
+        given = {column: _column(table[column]) for column in table if column in words}
+        con.register(source, pa.table(given | {"row_no": pa.array(np.arange(len(table)))}))
+    columns = [
+        _plain(column, kind)
+        for column, kind, *_ in con.execute(f"DESCRIBE FROM {source}").fetchall()
+        if column in words or column == "row_no"
+    ]
+    con.execute(f"CREATE VIEW {name} AS SELECT {', '.join(columns)} FROM {source}")
 
 
-def _plain(column: pa.Field) -> str:
-    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    if pa.types.is_floating(kind):
-        return f'nullif("{column.name}", \'NaN\'::DOUBLE) AS "{column.name}"'
-    if _is_text(kind) or pa.types.is_null(kind):
-        return f'coalesce("{column.name}"::VARCHAR, \'\') AS "{column.name}"'
-    return f'"{column.name}"'
+def _plain(name: str, kind: str) -> str:
+    if kind in ("DOUBLE", "FLOAT"):
+        return f'nullif("{name}", \'NaN\'::DOUBLE) AS "{name}"'
+    if kind in ("VARCHAR", '"NULL"') or kind.startswith("ENUM"):
+        return f'coalesce("{name}"::VARCHAR, \'\') AS "{name}"'
+    return f'"{name}"'
 
 
-def _arrow(frame: pd.DataFrame) -> pa.Table:
-    """A frame as Arrow's; a column of mixed types becomes text."""
-    columns = {}
-    for name, values in frame.items():
-        try:
-            columns[name] = pa.array(values, from_pandas=True)
-        except pa.ArrowException:
-            columns[name] = pa.array(values.astype("str").where(values.notna()), from_pandas=True)
-    return pa.table(columns)
+def _column(values: pd.Series) -> pa.Array:
+    """A column as Arrow's; one of mixed types becomes text."""
+    try:
+        return pa.array(values, from_pandas=True)
+    except pa.ArrowException:
+        return pa.array(values.astype("str").where(values.notna()), from_pandas=True)

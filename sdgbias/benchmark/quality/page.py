@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from sdgbias import templates
+from sdgbias.benchmark.quality.evaluate import TableVerdict
 from sdgbias.benchmark.quality.rules import FILES, RuleSet
-from sdgbias.benchmark.quality.verdict import TableVerdict
 from sdgbias.files import write_atomically
 
 PAGE = "quality.html"
@@ -22,45 +21,23 @@ def write_page(
     left_out: Mapping[str, int],
     passed: bool,
 ) -> None:
-    """``left_out``: rule -> rows that left the tables because of it when they were built."""
-    tables = [
-        {
-            "name": name,
-            "file": f"{FILES.get(name, name)}.parquet",
-            "rows": verdict.rows,
-            "broken": len(verdict.findings),
-            "skipped": len(verdict.skipped),
-            "rules": _rows(suites[name], verdict, left_out),
-        }
-        for name, verdict in verdicts.items()
-    ]
+    """``left_out``: table/rule -> rows that left the table because of it when it was built."""
+    tables = []
+    for name, verdict in verdicts.items():
+        broken = {finding.rule: finding for finding in verdict.findings}
+        rules = [
+            {
+                "rule": rule,
+                "asks": _sentence((broken.get(rule.name) or rule).message, suites[name]),
+                "broken": broken.get(rule.name),
+                "left": left_out.get(f"{name}/{rule.name}", 0),
+            }
+            for rule in suites[name].every
+        ]
+        file = f"{FILES.get(name, name)}.parquet"
+        tables.append({"verdict": verdict, "file": file, "rules": rules})
     text = templates.render("benchmark/quality/quality.html.j2", tables=tables, passed=passed)
     write_atomically(path, text, "give a writable benchmark folder")
-
-
-def _rows(
-    suite: RuleSet, verdict: TableVerdict, left_out: Mapping[str, int]
-) -> list[dict[str, Any]]:
-    broken = {finding.rule: finding for finding in verdict.findings}
-    return [
-        {
-            "name": rule.name,
-            "severity": rule.severity,
-            "asks": _sentence(
-                broken[rule.name].message if rule.name in broken else rule.message, suite
-            ),
-            "state": "skipped"
-            if rule.name in verdict.skipped
-            else "broken"
-            if rule.name in broken
-            else "held",
-            "why": verdict.skipped.get(rule.name, ""),
-            "count": broken[rule.name].count if rule.name in broken else 0,
-            "left": left_out.get(f"{suite.table}/{rule.name}", 0),
-            "examples": broken[rule.name].examples if rule.name in broken else (),
-        }
-        for rule in suite.every
-    ]
 
 
 def _sentence(message: str, suite: RuleSet) -> str:

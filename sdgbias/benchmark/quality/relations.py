@@ -4,7 +4,7 @@ the paper and of the package, and functions in Python."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,15 @@ Table = pd.DataFrame | Path
 Tables = Mapping[str, Table]
 
 
-def frame_of(table: Table) -> pd.DataFrame:
-    return pd.read_parquet(table) if isinstance(table, Path) else table
+def _items(tables: Tables, name: str) -> pd.DataFrame:
+    table = tables[name]
+    items = pd.read_parquet(table) if isinstance(table, Path) else table
+    return items.drop_duplicates("item_id")
 
 
 def _facts(tables: Tables) -> pd.DataFrame:
     """What predictions are compared with: the gold answer and the valid letters of every item."""
-    mcq, regression = (frame_of(tables[f"items_{t}"]).drop_duplicates("item_id") for t in Task)
+    mcq, regression = (_items(tables, f"items_{t}") for t in Task)
     choices = mcq[["item_id", "split"]].assign(
         task=Task.MCQ.value, gold=mcq["answer"], letters=option_lines(mcq)[1]
     )
@@ -40,47 +42,38 @@ def _facts(tables: Tables) -> pd.DataFrame:
 
 def _letters(tables: Tables) -> pd.DataFrame:
     """The letters that the questions have columns for."""
-    items = tables.get("items_mcq")
-    return pd.DataFrame(
-        {"letter": [*(LETTERS if items is None else option_letters(frame_of(items)))]}
-    )
-
-
-def _own_prompts(tables: Tables) -> pd.DataFrame:
-    items = frame_of(tables["items_own"]).drop_duplicates("item_id")
-    return own_prompts(items, has_context=True)
-
-
-def _countries(tables: Tables) -> pd.DataFrame:
-    """The packaged country crosswalk."""
-    return clusters.countries()
-
-
-def _frame(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> pd.DataFrame:
-    return pd.DataFrame(rows, columns=list(columns))
+    known = option_letters(_items(tables, "items_mcq")) if "items_mcq" in tables else LETTERS
+    return pd.DataFrame({"letter": list(known)})
 
 
 #: Name in SQL -> (the tables that it is made of, how).
 RELATIONS: dict[str, tuple[tuple[str, ...], Callable[[Tables], pd.DataFrame]]] = {
-    "countries": ((), _countries),
+    "countries": ((), lambda _: clusters.countries()),  # the packaged crosswalk
     "tests": (
         (),
-        lambda _: _frame(
-            ("task", "test"), [(t.value, test.value) for t in Task for test in TESTS[t]]
+        lambda _: pd.DataFrame(
+            [(task.value, test.value) for task in Task for test in TESTS[task]],
+            columns=["task", "test"],
         ),
     ),
-    "tolerances": ((), lambda _: _frame(("target", "tolerance"), [*TOLERANCES.items()])),
-    "classes": ((), lambda _: _frame(("name",), [(name,) for name in CLASSES])),
+    "tolerances": (
+        (),
+        lambda _: pd.DataFrame(TOLERANCES.items(), columns=["target", "tolerance"]),
+    ),
+    "classes": ((), lambda _: pd.DataFrame({"name": list(CLASSES)})),
     "person_groups": (
         (),
-        lambda _: _frame(
-            ("attribute", "name"),
+        lambda _: pd.DataFrame(
             [(k, name) for k, names in GROUPS.items() for name in (*names, UNKNOWN)],
+            columns=["attribute", "name"],
         ),
     ),
     "facts": (("items_mcq", "items_regression"), _facts),
     "choice_letters": ((), _letters),
-    "own_prompts": (("items_own",), _own_prompts),
+    "own_prompts": (
+        ("items_own",),
+        lambda tables: own_prompts(_items(tables, "items_own"), has_context=True),
+    ),
 }
 
 

@@ -14,7 +14,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,10 @@ FILES = {
     "prompts_own": "prompts",
 }
 SEVERITIES = ("gate", "quarantine", "warn")
-_HEAD = re.compile(r"-- ([a-z0-9-]+) \(([a-z]+)(?:, needs ([^)]+))?\): (.+)")
+#: The comment lines above a rule.
+_HEAD = re.compile(r"-- ([a-z0-9-]+) \(([a-z]+)(?:, needs ([^)]+))?\): (.+)", re.DOTALL)
+#: The comment lines above a statement, and the statement up to a semicolon at a line's end.
+_STATEMENT = re.compile(r"((?:--.*\n|[ \t]*\n)*+)((?:.*\n)*?.*?)(?:;[ \t]*(?:\n|\Z)|\s*\Z)")
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,7 @@ def find_suites(start: Path | None = None) -> Path:
 
 def load_rules(table: str, suites: Path) -> RuleSet:
     """The rules of a table. Raises InputError: no such table, a malformed file, a name given twice,
-    an unknown severity, an expectation about no column."""
+    an unknown severity, not one rule with a column_set."""
     path = suites / f"{table}.json"
     if not path.is_file():
         raise InputError(one_of("table", table, [rules.stem for rules in suites.glob("*.json")]))
@@ -106,21 +110,19 @@ def load_rules(table: str, suites: Path) -> RuleSet:
         key = tuple(map(str, suite["meta"]["key"]))
         shared = [suites / f"{name}.sql" for name in suite["meta"].get("shares", ())]
     read = [read_sql(file) for file in (*shared, suites / f"{table}.sql")]
-    definitions = tuple(one for defined, _ in read for one in defined)
     rules = [*stock, *(rule for _, spanning in read for rule in spanning)]
-    names = [rule.name for rule in rules]
+    times = Counter(rule.name for rule in rules)
     for rule in rules:
         if rule.severity not in SEVERITIES:
-            raise InputError(
-                f"{path}: rule {rule.name}: {one_of('severity', rule.severity, SEVERITIES)}"
-            )
-        if names.count(rule.name) > 1:
+            severity = one_of("severity", rule.severity, SEVERITIES)
+            raise InputError(f"{path}: rule {rule.name}: {severity}")
+        if times[rule.name] > 1:
             raise InputError(f"{path}: rule {rule.name} is given twice; rename or remove one")
     shapes = [rule for rule in rules if "column_set" in rule.arguments]
     if not key or len(shapes) != 1:
         raise InputError(f"{path}: no key, or not one rule with a column_set; {onward}")
     rest = tuple(rule for rule in rules if rule is not shapes[0])
-    return RuleSet(table, key, shapes[0], rest, definitions)
+    return RuleSet(table, key, shapes[0], rest, tuple(one for made, _ in read for one in made))
 
 
 def _stock(entry: Mapping[str, Any]) -> QualityRule:
@@ -138,35 +140,17 @@ def read_sql(path: Path) -> tuple[tuple[str, ...], list[QualityRule]]:
     definitions: list[str] = []
     rules: list[QualityRule] = []
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
-    for comments, sql in _statements(text):
-        heads = [n for n, line in enumerate(comments) if _HEAD.fullmatch(line)]
+    for comments, sql in _STATEMENT.findall(text):
+        head = _HEAD.fullmatch(comments.strip().rpartition("\n\n")[2])
         if sql.upper().startswith("CREATE "):
             definitions.append(sql)
-        elif heads:
-            first, *more = comments[heads[-1] :]
-            name, severity, needs, message = _HEAD.fullmatch(first).groups()  # type: ignore[union-attr]
-            message = " ".join([message, *(line.removeprefix("-- ") for line in more)])
-            wanted = tuple(part.strip() for part in (needs or "").split(",") if part.strip())
-            rules.append(QualityRule(name, severity, message, wanted, sql))
-        else:
+        elif head and sql:
+            name, severity, needs, message = head.groups()
+            wanted = tuple(need.strip() for need in (needs or "").split(",") if need.strip())
+            rules.append(QualityRule(name, severity, message.replace("\n-- ", " "), wanted, sql))
+        elif sql:
             raise InputError(
                 f"{path}: {sql.splitlines()[0][:60]!r} has no comment line '-- name (severity):"
                 " message' above it; write one"
             )
     return tuple(definitions), rules
-
-
-def _statements(text: str) -> Iterator[tuple[list[str], str]]:
-    """(the comment lines above a statement, the statement without its semicolon)."""
-    comments: list[str] = []
-    lines: list[str] = []
-    for line in text.splitlines():
-        if not lines and (line.startswith("--") or not line.strip()):
-            comments = [*comments, line] if line.strip() else []
-            continue
-        lines.append(line.rstrip().removesuffix(";"))
-        if line.rstrip().endswith(";"):
-            yield comments, "\n".join(lines)
-            comments, lines = [], []
-    if lines:
-        yield comments, "\n".join(lines)

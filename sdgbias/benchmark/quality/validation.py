@@ -16,12 +16,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from sdgbias.benchmark.quality.evaluate import BrokenRule, TableVerdict
 from sdgbias.benchmark.quality.rules import QualityRule, RuleSet
-from sdgbias.benchmark.quality.verdict import BrokenRule, TableVerdict
 from sdgbias.errors import InputError
 
-#: A flag column holds for a row: True.
-_FLAG = "expect_column_values_to_be_in_set"
 #: Fields of a result that differ between two validations of the same table.
 _VOLATILE = {
     "batch_markers",
@@ -37,26 +35,19 @@ _EXAMPLES = 5
 
 
 @cache
-def _library() -> Any:
-    """Great Expectations without analytics and logging; imported on first use (6 s)."""
+def _library() -> tuple[Any, Any, Any]:
+    """(Great Expectations without analytics and logging, an ephemeral context without progress
+    bars, the batch definition that takes frames). It is imported on first use (6 s), and one data
+    source serves all tables: creating one costs more than checking a small table."""
     os.environ["GX_ANALYTICS_ENABLED"] = "false"  # read when the package is imported
-    logging.getLogger("great_expectations").setLevel(logging.CRITICAL)
     import great_expectations
-
-    logging.getLogger("great_expectations").setLevel(logging.CRITICAL)
-    return great_expectations
-
-
-@cache
-def _context() -> tuple[Any, Any]:
-    """(an ephemeral context without progress bars, the batch definition that takes frames). One
-    data source serves all tables: creating one costs more than checking a small table."""
     from great_expectations.data_context.types.base import ProgressBarsConfig
 
-    context = _library().get_context(mode="ephemeral")
+    logging.getLogger("great_expectations").setLevel(logging.CRITICAL)
+    context = great_expectations.get_context(mode="ephemeral")
     context.variables.progress_bars = ProgressBarsConfig(globally=False)
     asset = context.data_sources.add_pandas("frames").add_dataframe_asset("frames")
-    return context, asset.add_batch_definition_whole_dataframe("frames")
+    return great_expectations, context, asset.add_batch_definition_whole_dataframe("frames")
 
 
 def validate(
@@ -68,62 +59,61 @@ def validate(
     judged = [rule for rule in suite.every if rule.name not in verdict.skipped]
     result = _run(suite.table, _frame(suite, verdict, present), judged, docs)
     by_rule = {str(one.expectation_config.meta["rule"]): one for one in result.results}
+    examples = {finding.rule: finding for finding in verdict.findings}
+    counts: dict[str, int] = {}
+    findings = []
     for rule in judged:
-        if rule.name not in by_rule:
+        if rule.name not in by_rule:  # it can drop an expectation silently
             raise InputError(
                 f"expectations/{suite.table}.json: rule {rule.name} wasn't judged; check its type"
                 " and arguments"
             )
-    examples = {finding.rule: finding for finding in verdict.findings}
-    counts = {rule.name: _count(suite.table, rule, by_rule[rule.name]) for rule in judged}
-    findings = tuple(
-        replace(examples[rule.name], count=counts[rule.name])
-        if rule.name in examples
-        else BrokenRule(
+        outcome = by_rule[rule.name]
+        counts[rule.name] = count = _count(suite.table, rule, outcome)
+        finding = examples.get(rule.name) or BrokenRule(
             rule.name,
             rule.severity,
-            counts[rule.name],
-            _partial(by_rule[rule.name]),
-            rule.message + _observed(by_rule[rule.name]),
+            count,
+            tuple(map(str, outcome.result.get("partial_unexpected_list") or ())),
+            rule.message + _observed(outcome.result),
         )
-        for rule in judged
-        if counts[rule.name]
-    )
-    return replace(verdict, counts=counts, findings=findings), _stable(result.to_json_dict())
-
-
-def judge_left(suite: RuleSet, verdict: TableVerdict, present: Sequence[str]) -> TableVerdict:
-    """The verdict with the rules that DuckDB has no condition for, where there are any."""
-    return validate(suite, verdict, present)[0] if verdict.left else verdict
+        findings += [replace(finding, count=count)] if count else []
+    verdict = replace(verdict, counts=counts, findings=tuple(findings))
+    return verdict, _stable(result.to_json_dict())
 
 
 def _frame(suite: RuleSet, verdict: TableVerdict, present: Sequence[str]) -> pd.DataFrame:
     """The columns of stock expectations, a flag column per rule in SQL, and the other columns of
     the table by name only, for the rule about the table's columns."""
+    columns = verdict.columns.drop(columns="row_no", errors="ignore")
     blank = np.zeros(verdict.rows, dtype=np.int8)
-    others = {name: blank for name in present if name not in verdict.columns}
-    columns = verdict.columns if len(verdict.columns) == verdict.rows else pd.DataFrame()
+    others = {name: blank for name in present if name not in columns}
     flags: dict[str, np.ndarray] = {}
     for rule in suite.rules:
         if rule.sql and rule.name in verdict.flags:
             flags[f"ok {rule.name}"] = flag = np.ones(verdict.rows, dtype=bool)
             flag[verdict.flags[rule.name]] = False
-    return pd.concat([columns, pd.DataFrame(others), pd.DataFrame(flags)], axis=1)
+    index = pd.RangeIndex(verdict.rows)
+    return pd.concat([columns, pd.DataFrame(others | flags, index=index)], axis=1)
 
 
 def _expectation(rule: QualityRule) -> dict[str, Any]:
-    meta = {"rule": rule.name, "severity": rule.severity}
-    kwargs = dict(rule.arguments)
-    if rule.sql:
-        meta["sql"], kwargs = rule.sql, {"column": f"ok {rule.name}", "value_set": [True]}
-    about = {"meta": meta, "description": rule.message, "severity": _SEVERITIES[rule.severity]}
-    return {"type": rule.type or _FLAG, "kwargs": kwargs, **about}
+    """A stock expectation as written; of a rule in SQL, that its flag column is True."""
+    meta = {"rule": rule.name, "severity": rule.severity} | ({"sql": rule.sql} if rule.sql else {})
+    return {
+        "type": rule.type or "expect_column_values_to_be_in_set",
+        "kwargs": dict(rule.arguments)
+        if rule.type
+        else {"column": f"ok {rule.name}", "value_set": [True]},
+        "meta": meta,
+        "description": rule.message,
+        "severity": _SEVERITIES[rule.severity],
+    }
 
 
 def _run(table: str, frame: pd.DataFrame, rules: Sequence[QualityRule], docs: Path | None) -> Any:
     """The validation results of one table."""
-    library = _library()
-    context, frames = _context()
+    library, context, frames = _library()
     try:
         suite = library.ExpectationSuite(
             name=table, expectations=[_expectation(rule) for rule in rules]
@@ -133,11 +123,6 @@ def _run(table: str, frame: pd.DataFrame, rules: Sequence[QualityRule], docs: Pa
         raise InputError(
             f"expectations/{table}.json: {why}; valid: expectation types of Great Expectations"
         ) from None
-    if len(suite.expectations) != len(rules):  # it can drop an unknown type silently
-        raise InputError(
-            f"expectations/{table}.json: {len(rules)} rules written, {len(suite.expectations)}"
-            " loaded"
-        )
     definition = library.ValidationDefinition(
         name=table, data=frames, suite=context.suites.add_or_update(suite)
     )
@@ -167,11 +152,9 @@ def _actions(context: Any, docs: Path | None) -> list[Any]:
     from great_expectations.checkpoint import UpdateDataDocsAction
 
     store = {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(docs.resolve())}
-    site = {"class_name": "SiteBuilder", "store_backend": store}
     if "benchmark" in context.get_site_names():
-        context.update_data_docs_site("benchmark", site)
-    else:
-        context.add_data_docs_site("benchmark", site)
+        context.delete_data_docs_site("benchmark")
+    context.add_data_docs_site("benchmark", {"class_name": "SiteBuilder", "store_backend": store})
     return [UpdateDataDocsAction(name="render", site_names=["benchmark"])]
 
 
@@ -183,31 +166,22 @@ def _count(table: str, rule: QualityRule, outcome: Any) -> int:
         return int(outcome.result["unexpected_count"])
     if "observed_value" in outcome.result:
         return 1
-    failed = next(iter(_exceptions(outcome.exception_info)), "no reason given")
+    info = outcome.exception_info  # one flat dict, or one dict per metric
+    blocks = [info] if "raised_exception" in info else list(info.values())
+    failed = [str(b["exception_message"]) for b in blocks if b.get("raised_exception")]
     raise InputError(
-        f"{table}: rule {rule.name} can't be judged: {failed.splitlines()[0]}; build it again:"
-        " sdgbias build"
+        f"{table}: rule {rule.name} can't be judged: {(failed or ['no reason given'])[0]}; build it"
+        " again: sdgbias build"
     )
 
 
-def _partial(outcome: Any) -> tuple[str, ...]:
-    values = outcome.result.get("partial_unexpected_list") or ()
-    return tuple(str(value) for value in values)[:_EXAMPLES]
-
-
-def _observed(outcome: Any) -> str:
-    if "observed_value" not in outcome.result:
+def _observed(result: Mapping[str, Any]) -> str:
+    if "observed_value" not in result:
         return ""
-    missing = outcome.result.get("details", {}).get("mismatched", {}).get("missing")
+    missing = result.get("details", {}).get("mismatched", {}).get("missing")
     if missing:
         return f" (missing: {', '.join(missing)})"
-    return f" (observed {outcome.result['observed_value']})"
-
-
-def _exceptions(info: Mapping[str, Any]) -> list[str]:
-    """Exception messages in its two shapes: one flat dict, or one dict per metric."""
-    blocks = [info] if "raised_exception" in info else list(info.values())
-    return [str(b["exception_message"]) for b in blocks if b.get("raised_exception")]
+    return f" (observed {result['observed_value']})"
 
 
 def _stable(value: Any) -> Any:

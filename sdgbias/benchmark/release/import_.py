@@ -58,7 +58,7 @@ from sdgbias.files import (
 from sdgbias.progress import Progress, each, silent
 from sdgbias.raw.clusters import ID_PATTERN, LABELS, UNKNOWN_ADM1, countries
 from sdgbias.raw.images import near_duplicates
-from sdgbias.raw.images.composite import MAX_PIXELS, open_picture
+from sdgbias.raw.images.composite import MAX_PIXELS
 from sdgbias.raw.images.named import find_picture
 from sdgbias.raw.images.shards import image_id, store_images
 from sdgbias.raw.indicators import load_indicators, load_regression_tasks
@@ -268,21 +268,20 @@ def _store_pictures(
     what is stored, table `faults` the items whose picture can't be shown."""
     pictures = con.execute(_SQL["pictures"]).df().fillna("")
     broken: list[tuple[str, str, str]] = []
+    undecodable: list[str] = []
 
     def readable() -> Iterator[tuple[str, str, list[bytes]]]:
         rows = pictures[["key", "paths", "place", "photo_id"]].to_numpy(dtype=object)
         for key, paths, place, photo_id in each(progress, "storing images", rows, every=500):
             try:
-                yield place, photo_id, _parts(folder, paths)
+                yield place, photo_id, [find_picture(folder, path).read_bytes() for path in paths]
             except FileError as fault:
                 broken.append((key, fault.rule, str(fault)))
 
-    index = store_images(out, readable())
-    is_read = index["tile_hash"] != ""
+    index = store_images(out, readable(), undecodable)
     keys = pictures.set_index("place")
-    for key in index.loc[~is_read, "cluster_id"].map(keys["key"]):
-        broken.append((key, "broken-image", f"{key} {_NO_PICTURE}"))
-    index = index[is_read].reset_index(drop=True)
+    for key, paths in keys.loc[undecodable, ["key", "paths"]].to_numpy(dtype=object):
+        broken.append((key, "broken-image", f"{', '.join(paths)} {_NO_PICTURE}"))
     index["image_group"] = near_duplicates.groups(
         index["image_id"].tolist(), index[["tile_hash", "photo_hash"]].to_numpy().tolist()
     )
@@ -294,18 +293,6 @@ def _store_pictures(
     con.register("places", places[["key", "cluster_id", "image_id"]])
     con.register("broken", pd.DataFrame(broken, columns=["key", "rule", "detail"], dtype="str"))
     con.execute(_SQL["broken"])
-
-
-def _parts(folder: Path, paths: list[str]) -> list[bytes]:
-    """The pictures of an item. Of a store's pictures the first and the last are decoded as they are
-    stored; the others are here. Raises FileError."""
-    parts = [find_picture(folder, name).read_bytes() for name in paths]
-    for name, part in list(zip(paths, parts, strict=True))[1:-1]:
-        try:
-            open_picture(part)
-        except Exception:  # Pillow raises whatever its decoders raise
-            raise FileError("broken-image", f"{name} {_NO_PICTURE}") from None
-    return parts
 
 
 # ----------------------------------------------------------------------

@@ -77,31 +77,33 @@ def judge_runs(
     judged in an earlier night is not judged again: it gets a single row, which is BREACH while that
     run is in breach and not accepted. Raises StoreError.
     """
-    made: list[Judgement] = []
-    bad, known = runs.in_breach(results), runs.accepted(results)
+    judgements: list[Judgement] = []
+    bad, accepted = runs.in_breach(results), runs.accepted(results)
     ordered = sorted(targets, key=lambda t: (t.night, t.model, t.suite))
     judging = each(progress, "judging runs", ordered)
     for _, group in groupby(judging, key=lambda t: (t.night, t.model)):
-        found: list[tuple[Target, str, list[RuleEvidence]]] = []
+        judged: list[tuple[Target, str, list[RuleEvidence]]] = []
         for t in group:
             if t.judged:
-                made.append(_carried(t, t.run_id in bad))
+                judgements.append(_carried(t, t.run_id in bad))
             else:
                 # one run at a time: a writer waits for what is held open
                 with store.held_open(results):
-                    found.append((t, *_evidence(results, t, policy, baseline, seed)))
-        rows = judge.apply_multiplicity([e for _, _, evidence in found for e in evidence], policy)
-        for t, base, evidence in found:
-            own, rows = rows[: len(evidence)], rows[len(evidence) :]
-            wrong = {str(r["method"]) for r in own if r["verdict"] == BREACH}
+                    judged.append((t, *_evidence(results, t, policy, baseline, seed)))
+        rows = judge.apply_multiplicity([e for _, _, evidence in judged for e in evidence], policy)
+        for t, base, evidence in judged:
+            verdicts, rows = rows[: len(evidence)], rows[len(evidence) :]
+            wrong = {str(r["method"]) for r in verdicts if r["verdict"] == BREACH}
             kept = (
                 flips.examples(results, base, t.run_id, t.suite, policy.examples, wrong)
                 if base
                 else _NO_FLIPS
             )
-            made.append(Judgement(t, base, own, overall(own), kept, known.get(t.run_id, "")))
-    save(results, made)
-    return sorted(made, key=lambda j: (j.target.night, j.target.model, j.target.suite))
+            judgements.append(
+                Judgement(t, base, verdicts, overall(verdicts), kept, accepted.get(t.run_id, ""))
+            )
+    save(results, judgements)
+    return sorted(judgements, key=lambda j: (j.target.night, j.target.model, j.target.suite))
 
 
 def _evidence(
@@ -132,13 +134,13 @@ def _carried(t: Target, breach: bool) -> Judgement:
     return Judgement(t, t.run_id, [row], str(row["verdict"]), _NO_FLIPS)
 
 
-def save(results: Path, made: Sequence[Judgement]) -> None:
+def save(results: Path, judgements: Sequence[Judgement]) -> None:
     """Write verdicts and flips to the results file, replacing those of the same night, model and
     suite."""
     rows: dict[str, list[Any]] = {
-        "verdicts": [j.about | row for j in made for row in j.rows],
-        "flips": [j.about | row for j in made for row in j.flips.to_dict("records")],
+        "verdicts": [j.about | row for j in judgements for row in j.rows],
+        "flips": [j.about | row for j in judgements for row in j.flips.to_dict("records")],
     }
-    tables = {name: pd.DataFrame(found) for name, found in rows.items() if found}
+    tables = {name: pd.DataFrame(content) for name, content in rows.items() if content}
     if tables:
         store.upsert(results, tables, by=dict.fromkeys(tables, ("night", "model", "suite")))

@@ -58,11 +58,11 @@ def of_night(results: Path, night: str = "", model: str = "") -> list[Target]:
               LEFT JOIN verdicts v ON v.run_id = t.run_id AND v.night <> t.night AND
               v.rule <> '{UNCHANGED}' AND NOT starts_with(v.night, '{BY_HAND}')
               GROUP BY ALL ORDER BY model, suite"""
-    found = store.query(results, sql, {"given": given}).itertuples(index=False)
-    targets = [Target(*map(str, row)) for row in found]
-    known = {t.model for t in targets}
-    if model and model not in known:
-        raise UsageError(one_of("model with a run in this night", model, known))
+    rows = store.query(results, sql, {"given": given}).itertuples(index=False)
+    targets = [Target(*map(str, row)) for row in rows]
+    models = {t.model for t in targets}
+    if model and model not in models:
+        raise UsageError(one_of("model with a run in this night", model, models))
     return [t for t in targets if model in ("", t.model)]
 
 
@@ -92,8 +92,8 @@ def last_good(results: Path, run_id: str) -> tuple[str, str]:
         why = f"all {len(earlier)} earlier runs are in breach; accept one"
         return "", f"{why}: sdgbias gate accept RUN --reason TEXT"
     gone = store.dropped(results, good)
-    there = next((name for name in good if name not in gone), "")
-    return there, "" if there else _REMOVED
+    newest = next((name for name in good if name not in gone), "")
+    return newest, "" if newest else _REMOVED
 
 
 def named(results: Path, run_id: str, baseline: str) -> str:
@@ -121,8 +121,8 @@ def in_breach(results: Path) -> set[str]:
 
 def accepted(results: Path) -> dict[str, str]:
     """Run -> the reason for which a user accepted its breaches."""
-    found = store.query(results, "SELECT run_id, reason FROM accepted")
-    return dict(zip(found["run_id"], found["reason"], strict=True))
+    rows = store.query(results, "SELECT run_id, reason FROM accepted")
+    return dict(zip(rows["run_id"], rows["reason"], strict=True))
 
 
 def accept(results: Path, run_id: str, reason: str, now: datetime) -> int:

@@ -31,6 +31,7 @@ from sdgbias.nightly.regression.baseline import FIRST_RUN
 from sdgbias.nightly.regression.measured import ATTRIBUTE, RunMetrics, in_group, paired, pooled
 from sdgbias.nightly.regression.policy import ALL, EACH, Rule
 from sdgbias.types import View
+from sdgbias.wording import p_value
 
 NAN = float("nan")
 #: Metrics whose flips are between right and wrong.
@@ -97,16 +98,16 @@ class RuleEvidence:
     @property
     def upper(self) -> float:
         """Upper bound of d."""
-        known = {
+        bound = {
             "lower": -self.low,
             "higher": self.high,
             "either": max(abs(self.low), abs(self.high)),
         }[self.rule.worse]
-        return known if np.isnan(self.undetectable_share) else max(known, self.undetectable_share)
+        return bound if np.isnan(self.undetectable_share) else max(bound, self.undetectable_share)
 
-    def lacking(self, note: str, **known: Any) -> RuleEvidence:
+    def lacking(self, note: str, **values: Any) -> RuleEvidence:
         """With nothing to judge, and why; ``known``: what is known all the same."""
-        return replace(self, note=note, missing=True, **known)
+        return replace(self, note=note, missing=True, **values)
 
 
 def of_rule(
@@ -123,19 +124,19 @@ def of_rule(
         return [_throughput(replace(whole, bound=allowed), new.run, old.run if old else None, why)]
     if rule.metric == "failed_share":
         return [_failed(replace(whole, **floor), new.run) for floor in floors]
-    known, made = list(new.tests.get(rule.task, ())), []
-    named = dict.fromkeys(t for n in rule.tests for t in (known if n == EACH else [n]))
+    all_tests, evidence = list(new.tests.get(rule.task, ())), []
+    named = dict.fromkeys(t for n in rule.tests for t in (all_tests if n == EACH else [n]))
     for metric, method, test, by in product(rule.metrics, rule.methods, named, rule.by or ("",)):
-        tests = known if test == ALL else [test]
+        tests = all_tests if test == ALL else [test]
         for level in _groups_within(rule, new, tests, metric, method) if rule.within else (by,):
             e = RuleEvidence(rule, rule.task, test, method, level, metric)
-            if rule.within and not level and (found := _answers(new, e, tests)) is not None:
-                made.append(e.lacking(_no_groups(replace(e, level=rule.within), found)))
+            if rule.within and not level and (answers := _answers(new, e, tests)) is not None:
+                evidence.append(e.lacking(_no_groups(replace(e, level=rule.within), answers)))
                 continue
             if rule.allowed is not None:
-                made.append(_compared(replace(e, bound=allowed), new, old, tests, why, seed))
-            made += [_bounded(replace(e, **floor), new, tests, seed) for floor in floors]
-    return made
+                evidence.append(_compared(replace(e, bound=allowed), new, old, tests, why, seed))
+            evidence += [_bounded(replace(e, **floor), new, tests, seed) for floor in floors]
+    return evidence
 
 
 def _groups_within(
@@ -164,18 +165,18 @@ def _compared(
     why: str,
     seed: int,
 ) -> RuleEvidence:
-    found = _answers(new, e, tests)
-    if found is None and (lacks := new.lacks(e.task, e.method)):
+    answers = _answers(new, e, tests)
+    if answers is None and (lacks := new.lacks(e.task, e.method)):
         return e.lacking(lacks, excused=True)
     if old is None:
-        n = 0 if found is None else int(found["value"].notna().sum())
-        value = NAN if found is None or e.rule.by else float(found["value"].mean())
+        n = 0 if answers is None else int(answers["value"].notna().sum())
+        value = NAN if answers is None or e.rule.by else float(answers["value"].mean())
         return e.lacking(why, value=value, n=n, first=why == FIRST_RUN)
     before = _answers(old, e, tests)
-    if found is None or before is None:
-        absent = "this run" if found is None else "the run compared with"
+    if answers is None or before is None:
+        absent = "this run" if answers is None else "the run compared with"
         return e.lacking(f"{absent} has no {e.metric} for {e.method}")
-    both, left = paired(before, found)
+    both, left = paired(before, answers)
     if both.empty:
         return e.lacking("no question is in both runs word for word")
     note = f"{left:,} questions are in one run only" if left else ""
@@ -187,7 +188,7 @@ def _mean(e: RuleEvidence, both: pd.DataFrame, note: str) -> RuleEvidence:
     cluster = both["cluster"].to_numpy()
     test = stats.paired(difference, cluster)
     low, high = _stated(test.estimate)
-    made = replace(
+    evidence = replace(
         e,
         before=float(both["before"].mean()),
         value=float(both["value"].mean()),
@@ -209,17 +210,13 @@ def _mean(e: RuleEvidence, both: pd.DataFrame, note: str) -> RuleEvidence:
     if e.metric in HITS:
         better, worse = int((difference > 0).sum()), int((difference < 0).sum())
         by_group = f"groups of questions {up:,} to {down:,}"
-        sign = short_p(stats.sign_test(up, down))
+        sign = p_value(stats.sign_test(up, down))
         notes.insert(0, f"{better:,} better, {worse:,} worse, {by_group}, sign test p {sign}")
     if (many := test.estimate.clusters) < 10:
         few = " only" if many >= stats.FEWEST else ": too few to judge"
         notes.append(f"{many} independent groups of questions{few}")
-    told = "; ".join(filter(None, notes))
-    return replace(made, p=_one_sided(p, made), undetectable_share=unseen, note=told)
-
-
-def short_p(p: float) -> str:
-    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+    text = "; ".join(filter(None, notes))
+    return replace(evidence, p=_one_sided(p, evidence), undetectable_share=unseen, note=text)
 
 
 def _one_sided(p: float, e: RuleEvidence) -> float:
@@ -245,29 +242,29 @@ def _gap(
     group = answers[f"{ATTRIBUTE}{e.level}"].to_numpy(dtype=str)
     means = stats.group_means(values, group, cluster, seed=seed)
     gaps = [stats.disparity(one, _apart(names)) for one in _columns(means)]
-    told = stats.disparity_change(*gaps) if len(gaps) > 1 else gaps[0]
+    gap = stats.disparity_change(*gaps) if len(gaps) > 1 else gaps[0]
     apart = (
         f"{names[0]} minus {names[1]}, in size"
         if len(names) == 2
         else f"largest minus smallest of {len(names)} groups"
     )
-    few = f"a group by {e.level} has {int(told.clusters[0])} clusters: too few to judge"
-    few = few if told.estimate().too_few else ""
-    low, high = float(told.low[0]), float(told.high[0])
-    made = replace(
+    few = f"a group by {e.level} has {int(gap.clusters[0])} clusters: too few to judge"
+    few = few if gap.estimate().too_few else ""
+    low, high = float(gap.low[0]), float(gap.high[0])
+    evidence = replace(
         e,
         value=abs(float(gaps[-1].value[0])),
-        n=told.n,
-        se=float(np.nanstd(told.draws[:, 0])),
+        n=gap.n,
+        se=float(np.nanstd(gap.draws[:, 0])),
         df=max(stats.codes(cluster)[1] - 1, 1),
         note="; ".join(filter(None, (apart, few, note))),
     )
     if len(gaps) > 1:
-        before, change = abs(float(gaps[0].value[0])), float(told.value[0])
-        made = replace(made, before=before, change=change, low=low, high=high)
-        return replace(made, p=_one_sided(float(told.p[0]), made))
+        before, change = abs(float(gaps[0].value[0])), float(gap.value[0])
+        evidence = replace(evidence, before=before, change=change, low=low, high=high)
+        return replace(evidence, p=_one_sided(float(gap.p[0]), evidence))
     near, far = sorted((abs(low), abs(high)))
-    return replace(made, low=0.0 if low <= 0 <= high else near, high=far)
+    return replace(evidence, low=0.0 if low <= 0 <= high else near, high=far)
 
 
 def _columns(means: stats.GroupMeans) -> Iterator[stats.GroupMeans]:
@@ -286,18 +283,18 @@ def _groups(e: RuleEvidence, answers: pd.DataFrame) -> list[str]:
     """Names of the known groups that are large enough; where the suite names two,
     these. [] where there are not two."""
     count = answers.get(f"{ATTRIBUTE}{e.level}", pd.Series(dtype=str)).value_counts()
-    known = sorted(str(n) for n, many in count.items() if n and many >= stats.SMALLEST)
+    groups = sorted(str(n) for n, many in count.items() if n and many >= stats.SMALLEST)
     if pair := suites.named(e.rule.suite).pairs.get(e.level):
-        known = list(pair) if set(pair) <= set(known) else []
-    return known if len(known) > 1 else []
+        groups = list(pair) if set(pair) <= set(groups) else []
+    return groups if len(groups) > 1 else []
 
 
 def _no_groups(e: RuleEvidence, answers: pd.DataFrame) -> str:
     names = map(str, answers.columns)
-    known = [name.removeprefix(ATTRIBUTE) for name in names if name.startswith(ATTRIBUTE)]
-    if e.level not in known:
-        there = ", ".join(known) or "none (evaluate it again)"
-        return f"the questions have no attribute {e.level!r}; there are: {there}"
+    attributes = [name.removeprefix(ATTRIBUTE) for name in names if name.startswith(ATTRIBUTE)]
+    if e.level not in attributes:
+        listed = ", ".join(attributes) or "none (evaluate it again)"
+        return f"the questions have no attribute {e.level!r}; there are: {listed}"
     return f"fewer than two groups by {e.level}"
 
 
@@ -311,14 +308,14 @@ def _apart(names: list[str]) -> Callable[[Floats], Floats]:
 
 def _bounded(e: RuleEvidence, new: RunMetrics, tests: Sequence[str], seed: int) -> RuleEvidence:
     """Compare the value itself with a floor or a ceiling."""
-    found = _answers(new, e, tests)
-    if found is None:
+    answers = _answers(new, e, tests)
+    if answers is None:
         lacks = new.lacks(e.task, e.method)
         return e.lacking(lacks or f"this run has no {e.metric} for {e.method}")
-    found = found.dropna(subset="value")
+    answers = answers.dropna(subset="value")
     if e.rule.by:
-        return _gap(e, found, ["value"], seed)
-    value, cluster = found["value"].to_numpy(), found["cluster"].to_numpy()
+        return _gap(e, answers, ["value"], seed)
+    value, cluster = answers["value"].to_numpy(), answers["cluster"].to_numpy()
     counted = np.isin(value, (0.0, 1.0)).all()
     kind = "share" if counted else _RANGES.get(e.metric, "mean")
     mean = stats.mean(value, cluster, kind)
@@ -342,8 +339,8 @@ def _failed(e: RuleEvidence, run: Mapping[str, Any]) -> RuleEvidence:
         return e.lacking("the run names no number of prompts")
     share = failed / planned
     variance = share * (1 - share) / planned
-    known = (share, planned, variance, planned, max(planned - 1, 1))
-    low, high = map(float, wilson(*(np.array(float(v)) for v in known)))
+    terms = (share, planned, variance, planned, max(planned - 1, 1))
+    low, high = map(float, wilson(*(np.array(float(v)) for v in terms)))
     se, df = variance**0.5, planned - 1
     return replace(e, value=share, low=low, high=high, n=planned, se=se, df=df)
 

@@ -27,14 +27,14 @@ def examples(
     others; highest confidence first (of the Full view, sum of both runs). Deterministic: the same
     runs give the same rows."""
     methods = TEXT_ONLY if NEEDS_SCORES in missing(results, new).values() else METHODS
-    said = (
+    answer = (
         "coalesce(CASE WHEN {0}.task = 'regression' THEN format('{{:.1f}}', {0}.\"value\") ELSE"
         " {0}.pred END, '')"
     )
     frame = store.query(
         results,
-        f"""SELECT p.task, p.test, p.method, p.item_id, p.gold, {said.format("b")} AS was,
-            {said.format("p")} AS now, p.correct AS better,
+        f"""SELECT p.task, p.test, p.method, p.item_id, p.gold, {answer.format("b")} AS was,
+            {answer.format("p")} AS now, p.correct AS better,
                    coalesce(p.confidence, 0) + coalesce(b.confidence, 0) AS sure
             FROM answers p JOIN answers b ON b.task = p.task AND b.item_id = p.item_id AND
             b.test = p.test AND b.method = p.method AND b.content_key = p.content_key

@@ -25,48 +25,49 @@ from scipy.special import stdtrit
 
 from sdgbias.analysis.nights import BREACH, FIRST, INSUFFICIENT, MISSING, PASS
 from sdgbias.methods import stats
-from sdgbias.nightly.regression.evidence import AT_LEAST, NAN, RuleEvidence, short_p
+from sdgbias.nightly.regression.evidence import AT_LEAST, NAN, RuleEvidence
 from sdgbias.nightly.regression.policy import Policy
+from sdgbias.wording import p_value
 
 #: Columns that say what a rule was applied to.
 ABOUT = ("task", "test", "method", "level", "side", "metric")
 
 
-def apply_multiplicity(found: Sequence[RuleEvidence], policy: Policy) -> list[dict[str, object]]:
+def apply_multiplicity(evidence: Sequence[RuleEvidence], policy: Policy) -> list[dict[str, object]]:
     """Rows of table ``verdicts`` from all evidence for one model in one night, without night,
     model, suite, run_id and baseline."""
-    tested = [e.p if e.n >= e.rule.min_n and not e.missing else NAN for e in found]
+    tested = [e.p if e.n >= e.rule.min_n and not e.missing else NAN for e in evidence]
     adjusted = stats.holm(tested)
     family = int(np.sum(~np.isnan(tested)))
-    every = sum(e.p == e.p and not e.missing for e in found)
-    few = [e.n < e.rule.min_n and not e.missing for e in found]
+    every = sum(e.p == e.p and not e.missing for e in evidence)
+    few = [e.n < e.rule.min_n and not e.missing for e in evidence]
     corrected = [
         min(1.0, e.p * every) if small else float(p)
-        for e, p, small in zip(found, adjusted, few, strict=True)
+        for e, p, small in zip(evidence, adjusted, few, strict=True)
     ]
-    return [_row(e, p, family, policy) for e, p in zip(found, corrected, strict=True)]
+    return [_row(e, p, family, policy) for e, p in zip(evidence, corrected, strict=True)]
 
 
 def _row(e: RuleEvidence, p: float, family: int, policy: Policy) -> dict[str, object]:
-    said, why = _verdict(e, p, policy)
+    verdict, why = _verdict(e, p, policy)
     notes = [e.note, why]
     if p == p and e.n >= e.rule.min_n:
-        notes.append(f"p: Holm over {family} tests, alone {short_p(e.p)}")
+        notes.append(f"p: Holm over {family} tests, alone {p_value(e.p)}")
     return {
         "rule": e.rule.name,
         **{name: getattr(e, name) for name in ABOUT},
-        "verdict": said,
+        "verdict": verdict,
         "before": e.before,
         "value": e.value,
         "change": NAN if e.floor else e.change,
         "ci_low": e.low,
         "ci_high": e.high,
         "n": e.n,
-        "p": NAN if said == INSUFFICIENT and e.n < e.rule.min_n else p,
+        "p": NAN if verdict == INSUFFICIENT and e.n < e.rule.min_n else p,
         "mde": detectable(e, family, policy),
         "allowed": e.bound,
-        "quarantines": said == BREACH and e.rule.then == "quarantine",
-        "required": said == MISSING and e.rule.required and not e.excused,
+        "quarantines": verdict == BREACH and e.rule.then == "quarantine",
+        "required": verdict == MISSING and e.rule.required and not e.excused,
         "note": "; ".join(filter(None, notes)),
     }
 
@@ -93,8 +94,8 @@ def _verdict(e: RuleEvidence, p: float, policy: Policy) -> tuple[str, str]:
     if e.upper <= e.bound:
         return PASS, ""
     unseen = f"up to {100 * e.undetectable_share:.1f} % could go unseen in so few places"
-    known = replace(e, undetectable_share=NAN).upper
-    return INSUFFICIENT, unseen if known <= e.bound else ""
+    measured = replace(e, undetectable_share=NAN).upper
+    return INSUFFICIENT, unseen if measured <= e.bound else ""
 
 
 def detectable(e: RuleEvidence, family: int, policy: Policy) -> float:

@@ -108,7 +108,7 @@ def load(results: Path, run_id: str) -> RunMetrics:
     tests: dict[str, dict[str, None]] = {}
     for task, test, _ in parts:  # sorted
         tests.setdefault(task, {})[test] = None
-    ordered = {task: list(known) for task, known in tests.items()}
+    ordered = {task: list(listed) for task, listed in tests.items()}
     return RunMetrics(run, ordered, of, missing(results, run_id))
 
 
@@ -126,11 +126,11 @@ def _value(answers: Answers, metric: str) -> Floats | None:
         return _HERE[metric](answers)
     # of first-token scores of answers about people the metrics are those of a choice
     of = Task.MCQ if task in (DIRECT, CHOICE) else Task(task)
-    known = {m.name: m for m in sdg_metrics.METRICS[of]}
-    if metric not in known:
+    by_name = {m.name: m for m in sdg_metrics.METRICS[of]}
+    if metric not in by_name:
         return None
-    values = np.asarray(known[metric].values(answers), dtype=np.float64)
-    shown = known[metric].shown
+    values = np.asarray(by_name[metric].values(answers), dtype=np.float64)
+    shown = by_name[metric].shown
     return values if shown is None else np.where(shown(answers), values, _NAN)
 
 

@@ -16,12 +16,12 @@ from pydantic import AfterValidator, BeforeValidator, Field, StrictInt, model_va
 
 from sdgbias import formats, suites
 from sdgbias.errors import UsageError, one_of
-from sdgbias.files import packaged, packaged_yaml
+from sdgbias.files import packaged
 from sdgbias.formats import STRICT, Flag, Number, Text
 from sdgbias.raw.indicators import DIRECTIONS
 from sdgbias.registry.entries import SUITE_NAME, suite_fault
 from sdgbias.suites import sdg_metrics
-from sdgbias.types import SDG
+from sdgbias.types import GENERATED, SDG, Task, View
 
 #: Policy of a registry without a policy file; identical to registry/policy.yaml of this repository.
 DEFAULT = packaged("data", "policy.yaml")
@@ -42,9 +42,26 @@ class Metric:
     groups: bool = False
 
 
-#: Metrics beside those that a suite measures of each answer. Some differ between tasks.
-METRICS = formats.parse(
-    packaged_yaml("judged_metrics.yaml"), list[Metric], "judged_metrics.yaml", UsageError
+_VIEWS = tuple(view.value for view in View)
+_GENERATED = tuple(f"{view}{GENERATED}" for view in _VIEWS)
+_BOTH = (Task.MCQ.value, Task.REGRESSION.value)
+_OF_PEOPLE = ("direct", "choice")
+#: Metrics beside those that a suite measures of each answer, and of the latter those that fewer
+#: methods have. Some differ between tasks.
+METRICS = (
+    Metric("accuracy", _BOTH[:1], (*_VIEWS, CADE, *_GENERATED)),
+    Metric("interval_accuracy", _BOTH[1:], (*_VIEWS, CADE)),
+    Metric("mae", _BOTH[1:], (*_VIEWS, CADE)),
+    Metric("cade_gain", _BOTH, (CADE,)),
+    *(Metric(name, _BOTH[:1], (*_VIEWS, CADE)) for name in ("signature", *SIGNATURE)),
+    Metric("disparity", _BOTH, (*_VIEWS, CADE, *_GENERATED), groups=True),
+    Metric("parse_failures", _BOTH, (*_VIEWS, *_GENERATED)),
+    *(Metric(name, _BOTH, _VIEWS) for name in ("candidate_mass", "tie_rate", "near_tie_rate")),
+    Metric("recall", _OF_PEOPLE, ("full", "full_argmax", "q_only")),
+    Metric("disparity", _OF_PEOPLE, ("full", "full_argmax"), groups=True),
+    *(Metric(name, _OF_PEOPLE, ("full",)) for name in ("parse_failures", "refusals")),
+    Metric("candidate_mass", _OF_PEOPLE[1:], ("full", "q_only")),
+    *(Metric(name) for name in ("failed_share", "throughput")),
 )
 
 
@@ -166,8 +183,8 @@ class Policy:
 
 def find(root: Path) -> Path:
     """registry/policy.yaml below ``root`` if it exists, else the packaged default."""
-    own = root / "registry" / "policy.yaml"
-    return own if own.is_file() else DEFAULT
+    path = root / "registry" / "policy.yaml"
+    return path if path.is_file() else DEFAULT
 
 
 def load(path: Path) -> Policy:
@@ -206,18 +223,18 @@ def _completed(rule: Rule) -> Rule:
     rule = replace(rule, task=rule.task or tasks[0], methods=rule.methods or full)
     if rule.task not in tasks:
         raise ValueError(where + one_of("task", rule.task, tasks))
-    for key, known in {
+    for key, valid in {
         "methods": metric.methods,
         # which group columns a table has is known when its runs are judged
         "by": (suite.attributes or rule.by) if metric.groups else (),
         "tests": (ALL, EACH, *suite.tests.get(rule.task, ())),
     }.items():
         for value in getattr(rule, key):
-            if not known:
+            if not valid:
                 fault = f"{key} is {value!r}; {rule.metric} knows no {key}: leave it out"
                 raise ValueError(where + fault)
-            if value not in known:
-                raise ValueError(where + one_of(key, value, known))
+            if value not in valid:
+                raise ValueError(where + one_of(key, value, valid))
     if fault := _unfit(rule, metric, suite.attributes):
         raise ValueError(where + fault)
     return rule

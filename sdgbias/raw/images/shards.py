@@ -150,21 +150,26 @@ def shard_prefix(country: str) -> str:
 
 def picture_hashes(parts: Sequence[bytes]) -> tuple[str, str]:
     """(tile_hash, photo_hash) of finished pictures: of the panels of a composite, else of the last
-    and the first picture. '' for images that can't be decoded; the image rules of the quality check
-    report them."""
+    and the first picture. '' where one of them can't be decoded; the image rules of the quality
+    check report them."""
     try:
-        images = [open_picture(part) for part in (parts[0], parts[-1])]
+        images = [open_picture(part) for part in parts]
     except Exception:
         return "", ""
-    photo, tile = images
+    photo, tile = images[0], images[-1]
     if len(parts) == 1 and photo.size == (SIDE, SIDE):
         photo, tile = panels(photo)["photo"], panels(photo)["tile"]
     return perceptual_hash(tile), perceptual_hash(photo)
 
 
-def store_images(out: Path, rows: Iterable[tuple[str, str, Sequence[bytes]]]) -> pd.DataFrame:
+def store_images(
+    out: Path,
+    rows: Iterable[tuple[str, str, Sequence[bytes]]],
+    undecodable: list[str] | None = None,
+) -> pd.DataFrame:
     """Store finished pictures, (cluster_id, photo_id, parts) in cluster_id order, replacing the
-    contents of out/images.
+    contents of out/images. Where a list ``undecodable`` is given, the clusters of pictures that
+    can't be decoded go there and aren't stored.
 
     Returns INDEX_COLUMNS (images.parquet without image_group; modalities unknown, ''). Memory stays
     flat. Raises InputError
@@ -175,15 +180,18 @@ def store_images(out: Path, rows: Iterable[tuple[str, str, Sequence[bytes]]]) ->
     last = ""
     shutil.rmtree(staging(out), ignore_errors=True)
 
-    def row_of(cluster_id: str, photo_id: str, pictures: Sequence[bytes]) -> Row:
+    def row_of(cluster_id: str, photo_id: str, pictures: Sequence[bytes]) -> Row | None:
         nonlocal last
         if cluster_id <= last:
             raise InputError(
                 f"{out}: image of cluster {cluster_id!r} comes after {last!r}; sort the images by"
                 " cluster, one each"
             )
-        last, identity = cluster_id, image_id(pictures)
-        about = (photo_id, 1, len(pictures), "", *picture_hashes(pictures))
+        last, identity, hashes = cluster_id, image_id(pictures), picture_hashes(pictures)
+        if undecodable is not None and not all(hashes):
+            undecodable.append(cluster_id)
+            return None
+        about = (photo_id, 1, len(pictures), "", *hashes)
         values = (cluster_id, identity, *about, list(pictures))
         return dict(zip(SCHEMA.names, values, strict=True))
 
@@ -195,7 +203,7 @@ def store_images(out: Path, rows: Iterable[tuple[str, str, Sequence[bytes]]]) ->
         for _, chunk in groupby(enumerate(group), lambda numbered: numbered[0] // PER_SHARD):
             name = f"{prefix}-{counts[prefix]:03d}"
             counts[prefix] += 1
-            shard_rows = (row_of(*row) for _, row in chunk)
+            shard_rows = filter(None, (row_of(*row) for _, row in chunk))
             written = write_shard(staging(out) / f"{name}.parquet", shard_rows)
             parts.append(index_of(written, name))
     index = join_index(parts)

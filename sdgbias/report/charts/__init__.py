@@ -180,7 +180,7 @@ def live(figure: Figure) -> list[dict[str, Any]]:
             pick["bind"] = {
                 "input": "select",
                 "options": options,
-                "name": WORDS.columns[column],
+                "name": WORDS.columns[column].name,
                 "element": element,
             }
         spec = {

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pandas as pd
 
-from sdgbias.analysis.night_text import p_value
 from sdgbias.raw.facet import SELECTED
 from sdgbias.report.charts import Figure, figure
 from sdgbias.report.charts.draw import named, select, shaped, title_of
@@ -16,9 +15,12 @@ from sdgbias.report.reader import Reader
 from sdgbias.suites.facet import NONE_RIGHT, NOT_UNDERSTOOD
 from sdgbias.suites.facet_groups import PAIRS
 from sdgbias.vocabulary import WORDS
+from sdgbias.wording import p_value
 
 #: Reading of an answer, and pool of classes -> its name.
-READINGS, CLASSES = dict(WORDS.readings), dict(WORDS.classes)
+READINGS, CLASSES = (
+    {key: word.name for key, word in words.items()} for words in (WORDS.readings, WORDS.classes)
+)
 _STATEMENTS = (
     *("fairness", "fairness-classes", "fairness-prompts", "fairness-debiased", "fairness-cost"),
     "fairness-silent",
@@ -113,7 +115,7 @@ def _apart(rows: pd.DataFrame) -> Iterator[Figure]:
             "fairness",
             frame,
             step=48 if frame["model"].nunique() <= 6 else 33,
-            attribute=WORDS.attributes[attribute],
+            attribute=WORDS.groups[attribute].name,
             one=one,
             other=other,
             **_without(own, "differences have no value: a group or a class has"),

@@ -10,16 +10,15 @@ from typing import Any
 
 import pandas as pd
 
-from sdgbias import store
-from sdgbias.analysis.night_text import p_value
+from sdgbias import store, wording
 from sdgbias.files import packaged_sql
 from sdgbias.methods import baselines
 from sdgbias.methods.stats import Estimate
-from sdgbias.report import labels
 from sdgbias.report.charts import Figure, figure, texts
 from sdgbias.report.reader import Reader
 from sdgbias.types import PILLARS
-from sdgbias.vocabulary import METHODS, WORDS
+from sdgbias.vocabulary import METHODS, WORDS, Word, metric_word
+from sdgbias.wording import p_value
 
 #: Columns of the store that an estimate is made of; not every table has clusters.
 _ESTIMATE = ("value", "n", "ci_low", "ci_high", "clusters")
@@ -81,25 +80,30 @@ def shaped(frame: pd.DataFrame, digits: int | None = None, signed: bool = False)
     frame = frame[frame["value"].notna()]
     estimates = frame[[c for c in _ESTIMATE if c in frame]].to_dict("records")
     found = [Estimate.of_row(r) for r in estimates]
-    forms = [
-        (scale, usual if digits is None else digits, signed or difference)
-        for scale, usual, difference in map(labels.form, frame["metric"])
-    ]
+    forms = [_in_figure(metric_word(metric), digits, signed) for metric in frame["metric"]]
+    shown = [wording.written(e, word) for e, word in zip(found, forms, strict=True)]
     ends = [
-        (scale * e.low, scale * e.high) if e.low == e.low and e.high == e.high else None
-        for e, (scale, _, _) in zip(found, forms, strict=True)
+        (word.scale * e.low, word.scale * e.high) if e.low == e.low and e.high == e.high else None
+        for e, word in zip(found, forms, strict=True)
     ]
     columns = {
-        "value": [round(scale * e.value, 5) for e, (scale, _, _) in zip(found, forms, strict=True)],
+        "value": [round(word.scale * e.value, 5) for e, word in zip(found, forms, strict=True)],
         "low": [None if end is None else round(end[0], 5) for end in ends],
         "high": [None if end is None else round(end[1], 5) for end in ends],
         "n": [e.n for e in found],
     }
     return frame.assign(
-        said=[labels.number(f[0] * e.value, *f[1:]) for e, f in zip(found, forms, strict=True)],
-        ci=[labels.interval(e, *form) for e, form in zip(found, forms, strict=True)],
+        said=[written.value for written in shown],
+        ci=[written.ci for written in shown],
         **{c: pd.Series(of, index=frame.index, dtype=object) for c, of in columns.items()},
     )
+
+
+def _in_figure(word: Word, digits: int | None, signed: bool) -> Word:
+    """A metric as a figure shows it, with its own number of digits and always with a sign."""
+    sign = "+" if signed else word.format[:-3]
+    digits = int(word.format[-2]) if digits is None else digits
+    return word.model_copy(update={"format": f"{sign}.{digits}f"})
 
 
 def named(frame: pd.DataFrame, name: str) -> pd.DataFrame:
@@ -156,7 +160,7 @@ def title_of(method: str) -> str:
 
 
 def _score(metric: str) -> str:
-    return f"{labels.title(metric)}, %" if metric not in labels.PLAIN else labels.title(metric)
+    return wording.title(metric) + (", %" if wording.is_share(metric) else "")
 
 
 # ----------------------------------------------------------------------
@@ -179,7 +183,7 @@ def best(rows: pd.DataFrame, shown: pd.DataFrame) -> dict[str, str]:
     mine = _like_first(shown, "model", "test", "pillar")
     at: Any = mine["value"].astype(float).idxmax()
     top, others = mine.loc[at], mine.drop(index=at)
-    unit = labels.unit_of(top["metric"]).replace(labels.NBSP, " ")
+    unit = wording.unit_of(top["metric"]).replace(wording.NBSP, " ")
     measured = (
         f"{top['method']} with {top['said']}{unit} (95 % CI {top['ci']}, n {top['n']:,};"
         f" {top['test']})"
@@ -217,7 +221,7 @@ def _spread(rows: pd.DataFrame, shown: pd.DataFrame) -> dict[str, Any]:
         "sort": {"field": "value", "op": "max", "order": "descending"}
         if by == "country"
         else order,
-        "said": WORDS.groupings[by],
+        "said": WORDS.groups[by].name,
         "spread": f"Full of {top['model']} lies between {low['said']} % ({low['group']}, CI"
         f" {low['ci']}, n {low['n']:,}) and {top['said']} % ({top['group']}, CI {top['ci']}, n"
         f" {top['n']:,}): {verdict}.",

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from sdgbias import wording
 from sdgbias.analysis import night_text as words
 from sdgbias.analysis.nights import ModelNight
-from sdgbias.report import labels
 from sdgbias.report.charts import Figure, figure, svg_of
 
 
@@ -43,15 +43,15 @@ def trends(
     rows = rows.drop_duplicates(["model", "night"], keep="last")
     if rows.empty:
         return []
-    share = metric not in labels.PLAIN
+    share = wording.is_share(metric)
     ends = rows[["value", "ci_low", "ci_high"]].astype(float) * (100 if share else 1)
     if share:
-        ends = ends.clip(-100 if metric in labels.SIGNED else 0, 100)
+        ends = ends.clip(-100 if wording.is_difference(metric) else 0, 100)
     rows = rows.assign(value=ends["value"], low=ends["ci_low"], high=ends["ci_high"])
     lowest = rows[["value", "low"]].min(axis=1).groupby(rows["model"]).min()
     highest = rows[["value", "high"]].max(axis=1).groupby(rows["model"]).max()
     span = max(float((highest - lowest).max()), 0.1 * float(highest.abs().max()), 1e-9)
-    unit = "" if not share or metric in labels.SIGNED else " %"
+    unit = "" if not share or wording.is_difference(metric) else " %"
     made = []
     for model in [*order, *sorted(set(rows["model"]) - set(order))]:
         part = rows[rows["model"] == model].set_index("night")
@@ -96,8 +96,8 @@ def _marks(part: pd.DataFrame, times: Sequence[datetime]) -> list[dict[str, Any]
 
 def _said(name: str, values: pd.Series, metric: str) -> str:
     """'tiny-llava: 12 nights, from 40.0 % to 52.0 %'."""
-    scale = 1 if metric in labels.PLAIN else 100
-    first, last = (labels.amount(values.iloc[at] / scale, metric) for at in (0, -1))
+    scale = 100 if wording.is_share(metric) else 1
+    first, last = (wording.amount(values.iloc[at] / scale, metric) for at in (0, -1))
     many = f"{len(values)} nights, " if len(values) > 1 else ""
     return f"{name}: {many}from {first} to {last}"
 

@@ -6,8 +6,8 @@ import pandas as pd
 
 from sdgbias.report.charts import Figure, figure
 from sdgbias.report.charts.draw import named, shaped
-from sdgbias.report.labels import ALL_TESTS, number
 from sdgbias.report.leaderboard import Board
+from sdgbias.wording import ALL_TESTS, number
 
 VERDICTS = ("differ (Holm, 5 %)", "not told apart")
 

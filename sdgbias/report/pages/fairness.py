@@ -15,12 +15,12 @@ from sdgbias import store
 from sdgbias.benchmark.people_items import CHOICE
 from sdgbias.raw.facet import REASONS
 from sdgbias.report.charts import disparities
-from sdgbias.report.labels import NOT_ANALYSED
 from sdgbias.report.layout import terms_in
 from sdgbias.report.pages.studies import drawn
 from sdgbias.report.reader import SQL, Reader, Row, parsed
 from sdgbias.types import FACET
 from sdgbias.vocabulary import WORDS
+from sdgbias.wording import NOT_ANALYSED
 
 EXAMPLES = 60
 #: Pictures on the page at a time.
@@ -80,7 +80,7 @@ def context(reader: Reader, runs: Sequence[Row], checks: str = "") -> dict[str, 
             )
         ],
         "examples": examples,
-        "parsed": WORDS.parsed,
+        "parsed": {key: word.name for key, word in WORDS.parsed.items()},
         "run_of": run_of,
         "page_of": PAGE_OF,
         "words": terms_in(

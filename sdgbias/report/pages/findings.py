@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from sdgbias import wording
 from sdgbias.methods.stats import Estimate
-from sdgbias.report import labels
 from sdgbias.report.charts import draw, still_figure
 from sdgbias.report.leans import leaning
 from sdgbias.report.reader import SQL, Cells, Reader, Row
@@ -51,14 +51,14 @@ def findings(reader: Reader, run_id: str) -> dict[str, Any]:
 def _change(e: Estimate, what: str, better: str, worse: str) -> str:
     """'CADE raises accuracy', as the interval of the change says."""
     none = "makes no measurable difference"
-    return f"{what} { {1: better, 0: none, -1: worse}[labels.sign_of(e)] }"
+    return f"{what} { {1: better, 0: none, -1: worse}[wording.sign_of(e)] }"
 
 
 def _image_use(cells: Cells, model: str) -> Iterable[tuple[str, str]]:
     """What the picture adds: Acc(Full) - Acc(CTX+Q) at T1."""
     where = {"study": "directions", "model": model, "task": "mcq", "test": "T1", "method": "full"}
     if (e := cells.estimate(**where, metric="accuracy_gain")) is not None:
-        shown = labels.written(e, "accuracy_gain")
+        shown = wording.written(e, "accuracy_gain")
         text = f"{shown.value} points, Full minus CTX+Q at T1 {shown.aside}"
         yield _change(e, "The image", "helps", "hurts"), text
 
@@ -70,10 +70,10 @@ def _cade(cells: Cells, model: str, params: Sequence[Row]) -> Iterable[tuple[str
     gain, fixed, broken = (cells.estimate(**where, metric=name) for name in names)
     if gain is None:
         return
-    shown = labels.written(gain, "accuracy_gain")
-    text = f"{shown.value} points over T1{labels.DASH}T5 {shown.aside}"
+    shown = wording.written(gain, "accuracy_gain")
+    text = f"{shown.value} points over T1{wording.DASH}T5 {shown.aside}"
     if fixed is not None and broken is not None:
-        of = (f"{labels.percent(e)} {{}} (CI {labels.interval(e)})" for e in (fixed, broken))
+        of = (f"{wording.percent(e)} {{}} (CI {wording.written(e).ci})" for e in (fixed, broken))
         text += "; " + ", ".join(map(str.format, of, ("of answers fixed", "broken")))
     notes = [n for p in params if p["task"] == "mcq" for n in (p["note"] or "").split("; ") if n]
     verdict = _change(gain, "CADE", "raises accuracy", "lowers accuracy")
@@ -82,12 +82,9 @@ def _cade(cells: Cells, model: str, params: Sequence[Row]) -> Iterable[tuple[str
 
 def _not_asked(cells: Cells) -> Iterable[tuple[str, str]]:
     """Why a model has no number of some views."""
-    if NEEDS_PICTURES in cells.reasons:
-        why = "a language model: it is asked the two views without a picture"
-        yield f"Pictures and CADE: {NEEDS_PICTURES}", why
-    if NEEDS_SCORES in cells.reasons:
-        why = "its endpoint gives text only: its answers are read, as the papers read closed models"
-        yield f"Signatures and CADE: {NEEDS_SCORES}", why
+    for what, need in (("Pictures", NEEDS_PICTURES), ("Signatures", NEEDS_SCORES)):
+        if need in cells.reasons:
+            yield f"{what} and CADE: {need}", WORDS.missing_reasons[need].description
 
 
 def _line(cells: Cells, places: Iterable[Place]) -> list[dict[str, Any]]:
@@ -98,13 +95,13 @@ def _line(cells: Cells, places: Iterable[Place]) -> list[dict[str, Any]]:
     for where in places:
         e = cells.estimate(**where)
         if e is not None:
-            shown = labels.written(e, where["metric"])
+            shown = wording.written(e, where["metric"])
             made.append({"value": shown.value, "ci": shown.ci, "n": e.n})
         else:
             lacks = cells.reason(**where)
             made.append({"missing": lacks} if lacks else None)
     counts = [c["n"] for c in made if c and "n" in c]
-    return [{"cells": made, "n": labels.span(counts, labels.DASH)}] if counts else []
+    return [{"cells": made, "n": wording.span(counts, wording.DASH)}] if counts else []
 
 
 def _regression(cells: Cells, model: str, targets: Sequence[Row]) -> dict[str, Any] | None:

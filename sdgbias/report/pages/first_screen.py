@@ -12,30 +12,28 @@ from typing import Any
 
 import numpy as np
 
+from sdgbias import wording
 from sdgbias.analysis import night_text
 from sdgbias.analysis.nights import NightRecord
 from sdgbias.methods import stats
 from sdgbias.methods.stats import Estimate
 from sdgbias.raw.indicators import DIRECTIONS
-from sdgbias.report import labels, matrix
+from sdgbias.report import matrix
 from sdgbias.report.leans import Lean, leaning
 from sdgbias.report.reader import SQL, Cells, Reader, parsed
+from sdgbias.suites import SUITES
 from sdgbias.suites.facet import NOT_UNDERSTOOD
 from sdgbias.suites.facet_groups import PAIRS
-from sdgbias.types import FACET, PILLARS, SDG
+from sdgbias.types import FACET
+from sdgbias.vocabulary import WORDS
 
 ALL = "all"
 #: The columns of the picture.
-LEVELS = {ALL: "All pillars", **{pillar: pillar for pillar in PILLARS}}
+LEVELS = {pillar: word.name for pillar, word in WORDS.pillars.items()}
 #: The bars of a model, from above: what its answers rest on.
 BARS = {"q_only": "without evidence", "full": "with all evidence", "cade": "after CADE"}
 #: Up to this many models a sentence gives the numbers of each.
 FEW = 3
-#: Suite -> what its headline is about, and what the best model does.
-_BEST = {
-    SDG: ("questions about places", "is the most accurate on"),
-    FACET: ("pictures of people", "recognises most on"),
-}
 Table = Mapping[str, Any]
 
 
@@ -75,12 +73,11 @@ class Bar:
     @property
     def words(self) -> str:
         return f"{self.name}: " + ", ".join(
-            f"{labels.percent(self.shares[d])} {d}" for d in DIRECTIONS
+            f"{wording.percent(self.shares[d])} {d}" for d in DIRECTIONS
         )
 
 
-# ----------------------------------------------------------------------
-# the picture
+# The picture.
 
 
 def picture(found: Cells, truth: Sequence[Bar], order: Sequence[str]) -> dict[str, Any]:
@@ -161,8 +158,7 @@ def right_answers(reader: Reader, found: Cells) -> list[Bar]:
     return bars
 
 
-# ----------------------------------------------------------------------
-# the five questions
+# The five questions.
 
 
 def answers(
@@ -226,7 +222,8 @@ def _debiasing(
     moved = {r["model"]: m for r in rows if found and (m := _excess(found, r["model"], truth))}
     gains = {
         model: Estimate.of_row(cell["row"])
-        for model, cell in _column(table, rows, SDG, "accuracy_gain")
+        for suite in [s for s in table["benchmarks"] if s != FACET][:1]
+        for model, cell in _column(table, rows, suite, "accuracy_gain")
     }
     lead, numbers = [], []
     if moved:
@@ -241,21 +238,21 @@ def _debiasing(
         )
         largest = sorted(moved, key=lambda m: moved[m][3] - moved[m][1].value)[: _told(moved)]
         numbers += [
-            f"{model}: {labels.percent(before)} {way} with all evidence"
-            f" {labels.written(before).aside}, {labels.written(after)} after CADE; right answers"
-            f" {100 * truth:.1f} %."
+            f"{model}: {wording.percent(before)} {way} with all evidence"
+            f" {wording.written(before).aside}, {wording.written(after)} after CADE; right answers"
+            f" {wording.amount(truth, 'accuracy')}."
             for model in largest
             for way, before, after, truth in (moved[model],)
         ]
     if gains:
-        of = {s: [m for m, e in gains.items() if labels.sign_of(e) == s] for s in (1, -1)}
+        of = {s: [m for m, e in gains.items() if wording.sign_of(e) == s] for s in (1, -1)}
         verbs = [f"improves the accuracy of {_of(of[1], gains)}"]
         verbs += [f"lowers that of {_of(of[-1], gains)}"] if of[-1] else []
         lead.append(f"It {' and '.join(verbs)}." if moved else f"CADE {' and '.join(verbs)}.")
         named = sorted(gains, key=lambda m: -abs(gains[m].value))[: _told(gains)]
         numbers += [
-            f"Change in accuracy of {m}: {labels.written(gains[m], 'accuracy_gain')}"
-            f"{'' if labels.sign_of(gains[m]) else ', which includes zero'}."
+            f"Change in accuracy of {m}: {wording.written(gains[m], 'accuracy_gain')}"
+            f"{'' if wording.sign_of(gains[m]) else ', which includes zero'}."
             for m in named
         ]
     question = "What does CADE take out, and at what price?"
@@ -298,20 +295,20 @@ def _recognition(
         if r["cells"][i]["mark"]
     ]
     models = [r["model"] for r in known]
-    n = f"{len(known)} model{'' if len(known) == 1 else 's'}"
     marked = sorted({model for model, _, _ in first})
     lead = (
         f"{_capital(_of(marked, known))} recognise{'s' if len(marked) == 1 else ''} one group less"
         " often than another (prompt p1, all classes)."
         if first
-        else f"At prompt p1 (all classes, {n}) no difference between groups is clearer than chance."
+        else f"At prompt p1 (all classes, {wording.many(len(known), 'model')}) no difference"
+        " between groups is clearer than chance."
     )
     others = _other_prompts(reader, {r["runs"][FACET]: r["model"] for r in known})
     numbers = [_less(*row) for row in _largest(first, _told(known))]
     if others:
         numbers.append(
-            f"At other prompts {len(others)} difference{'' if len(others) == 1 else 's'} can be"
-            " distinguished from chance (Holm over groups and prompts of a model)."
+            f"At other prompts {wording.many(len(others), 'difference')} can be distinguished from"
+            " chance (Holm over groups and prompts of a model)."
         )
         numbers += [_less(m, pair, e, at) for at, m, pair, e in _largest(others, 1)]
     silent_models = [
@@ -354,7 +351,7 @@ def _less(model: str, pair: tuple[str, str], e: Estimate, prompt: str = "") -> s
     11.9 to 52.6, n = 60), at p2.'"""
     more, less = pair if e.value > 0 else pair[::-1]
     low, high = sorted((abs(e.low), abs(e.high)))
-    shown = labels.written(Estimate(abs(e.value), e.n, low, high, e.clusters))
+    shown = wording.written(Estimate(abs(e.value), e.n, low, high, e.clusters))
     return (
         f"{model} recognises people annotated as {less} less often than {more}, by"
         f" {shown.value} points {shown.aside}{f', at {prompt}' if prompt else ''}."
@@ -453,8 +450,11 @@ def best(table: Table) -> list[str]:
     only, planted ones where there are no others."""
     rows = [r for r in table["rows"] if r["provenance"] != "planted"] or list(table["rows"])
     made = []
-    for suite, (what, does) in _BEST.items():
-        known = _column(table, rows, suite, matrix.HEADLINE[suite])
+    for suite, title in zip(table["benchmarks"], dict(table["groups"]), strict=True):
+        what = title[:1].lower() + title[1:] if suite in SUITES else title
+        does = "recognises most on" if suite == FACET else "is the most accurate on"
+        first = next(c for c in table["columns"] if c.suite == suite)
+        known = _column(table, rows, suite, "recall" if suite == FACET else first.metric)
         if known:
             name, top = max(known, key=lambda k: k[1]["sort"])
             others = matrix.reach(top, [cell for _, cell in known])

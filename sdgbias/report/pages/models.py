@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sdgbias import store, suites
+from sdgbias import store, suites, wording
 from sdgbias.benchmark.card.intended_use import intended_use
 from sdgbias.errors import RegistryError
 from sdgbias.raw.indicators import DIRECTIONS
 from sdgbias.registry import entries as registry
 from sdgbias.registry.spec import NAME, ModelSpec
-from sdgbias.report import labels, leaderboard
+from sdgbias.report import leaderboard
 from sdgbias.report.charts import over_nights
 from sdgbias.report.pages.findings import findings
 from sdgbias.report.reader import AMONG, SQL, Reader, Row, parsed
@@ -133,7 +133,7 @@ def _nights(reader: Reader, name: str) -> list[Row]:
         counts.setdefault((r["night"], r["suite"]), {})[r["verdict"]] = r["n"]
     judged = [counts.get((r["night"], r["suite"]), {}) for r in rows]
     return [
-        r | {"verdicts": v, "verdict": labels.worst(v)} for r, v in zip(rows, judged, strict=True)
+        r | {"verdicts": v, "verdict": wording.worst(v)} for r, v in zip(rows, judged, strict=True)
     ]
 
 
@@ -226,7 +226,7 @@ def _groups(cells: list[Row]) -> tuple[list[str], Grid]:
     ]
     methods, pillars = _methods(own), sorted({c["pillar"] for c in own})
     grid = _grid(own, "pillar", pillars, "method", methods)
-    return methods, [(labels.group(pillar), row) for pillar, row in grid]
+    return methods, [(wording.group(pillar), row) for pillar, row in grid]
 
 
 def _disparity(cells: list[Row]) -> tuple[list[str], Grid]:

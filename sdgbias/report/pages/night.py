@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from sdgbias import suites
+from sdgbias import suites, wording
 from sdgbias.analysis import night_text as words
 from sdgbias.analysis import nights
 from sdgbias.analysis.nights import (
@@ -23,7 +23,7 @@ from sdgbias.analysis.nights import (
     ModelNight,
     NightRecord,
 )
-from sdgbias.report import labels
+from sdgbias.report import layout
 from sdgbias.report.charts import described, over_nights, still
 from sdgbias.report.pages.questions import attribute_words, option_rows
 from sdgbias.vocabulary import METHODS, WORDS
@@ -136,7 +136,7 @@ def _facts(night: NightRecord) -> list[tuple[str, str]]:
         ("State", status.get(str(row["status"]), str(row["status"]))),
     ]
     of = row["benchmarks"]
-    facts += [(f"Benchmark, {labels.SUITES.get(n, n)}", of[n]) for n in suites.in_order(of)]
+    facts += [(f"Benchmark, {layout.SUITES.get(n, n)}", of[n]) for n in suites.in_order(of)]
     return facts
 
 
@@ -164,7 +164,7 @@ def _why(m: ModelNight) -> str:
     """What one line of the overview says of a model: what moved first, why it has no result, that
     its run was judged before, or the first required rule that lacks data."""
     if m.breaches:
-        more = words.many(len(m.breaches) - 1, "more breach", "more breaches")
+        more = wording.many(len(m.breaches) - 1, "more breach", "more breaches")
         return words.moved(m.breaches[0]) + (f"; and {more}" if len(m.breaches) > 1 else "")
     judged_before = str(m.rows[0]["note"]) if {r["rule"] for r in m.rows} == {UNCHANGED} else ""
     needed = [_plain(r) for r in m.rows if m.verdict == MISSING and r["required"]]

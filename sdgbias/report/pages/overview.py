@@ -3,16 +3,15 @@ nights, what the picture adds to the context, and where the numbers come from.""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 import pandas as pd
 
+from sdgbias import wording
 from sdgbias.analysis.nights import NightRecord
-from sdgbias.methods.stats import Estimate
-from sdgbias.report import labels, leaderboard, matrix
+from sdgbias.report import layout, leaderboard, matrix
 from sdgbias.report.charts import draw, over_nights, still_figure
 from sdgbias.report.layout import STATIC, terms_in
 from sdgbias.report.leaderboard import Board
@@ -29,8 +28,8 @@ WORDS = ("T1 T2 T3 T4 T5 Q-only CTX+Q Full CADE Disparity Planted p1", "Holm")
 def shared(
     reader: Reader, among: Sequence[str] | None, found: Cells | None, night: NightRecord | None
 ) -> dict[str, Any]:
-    """What an overview shows whichever suites were asked: the answers, the leaderboard, its runs.
-    ``among``: only these runs. ``found``: the numbers of the newest runs on places."""
+    """The first screen: the answers, the leaderboard and its runs. ``among``: only these runs.
+    ``found``: the numbers of the newest runs on places, None where there are none."""
     table = matrix.matrix(reader, among)
     runs = provenance(reader, table)
     return {
@@ -38,8 +37,6 @@ def shared(
         "answers": first_screen.answers(reader, table, found, night, runs),
         "best": first_screen.best(table),
         "runs": runs,
-        "pairs": inline({}),
-        "board_script": (STATIC / "board.js").read_text(encoding="utf-8"),
     }
 
 
@@ -47,26 +44,30 @@ def context(
     reader: Reader,
     among: Sequence[str] | None,
     shown: Mapping[str, Any],
-    found: Cells,
+    found: Cells | None,
     board: Board,
 ) -> dict[str, Any]:
-    """Data of overview.html.j2. ``shown``: as `shared` gives it. ``board``: paired differences of
-    every pair, shown when two models are ticked."""
+    """Data of overview.html.j2. ``shown``: as `shared` gives it. ``board``: the paired tests behind
+    the letters of the leaderboard."""
     table, behind = shown["table"], shown["runs"]
     _letter(table, board)
-    given = {"runs": [run["run_id"] for run in found.runs]}
-    truth = first_screen.right_answers(reader, found)
+    on_places = [] if found is None else [run["run_id"] for run in found.runs]
+    given = {"runs": on_places or [run["run_id"] for run in behind]}
+    order = [r["model"] for r in table["rows"]]
     return {
         **shown,
-        "lean": first_screen.picture(found, truth, [r["model"] for r in table["rows"]]),
+        "lean": found
+        and first_screen.picture(found, first_screen.right_answers(reader, found), order),
         "words": terms_in(*(answer.text for answer in shown["answers"]), *WORDS),
-        "pairs": inline(pairs(board)),
+        "board_script": (STATIC / "board.js").read_text(encoding="utf-8"),
         "trends": trends(reader, table, among),
-        "image_use": map(still_figure, draw.draw(reader, given["runs"], ["image-use"])),
+        "image_use": map(still_figure, draw.draw(reader, on_places, ["image-use"])),
         "planted": [r["model"] for r in table["rows"] if r["provenance"] == "planted"],
         "mixed": [s for s, ids in table["benchmarks"].items() if len(ids) > 1],
-        "synthetic": any(parsed(run["config"]).get("synthetic") for run in found.runs),
-        "date": labels.when(max((r["finished_at"] for r in behind), default=None)),
+        "synthetic": any(parsed(run["config"]).get("synthetic") for run in found.runs)
+        if found
+        else False,
+        "date": wording.when(max((r["finished_at"] for r in behind), default=None)),
         "licences": sorted({str(r["licence"]) for r in behind if r["licence"]}),
         "all_synthetic": all(parsed(r["config"]).get("synthetic") for r in behind),
         "quarantine": reader.ask(SQL["quarantine"], given),
@@ -89,12 +90,12 @@ def extra_prompts(run: Mapping[Any, Any]) -> int:
 
 
 # ----------------------------------------------------------------------
-# two models, and nights
+# letters, and nights
 
 
 def of_all(frame: pd.DataFrame) -> pd.DataFrame:
     """Rows of a board: Full, all tests; models by the names of the leaderboard."""
-    own = frame[(frame["method"] == "Full") & (frame["test"] == labels.ALL_TESTS)]
+    own = frame[(frame["method"] == "Full") & (frame["test"] == wording.ALL_TESTS)]
     return own.replace(r" \(planted\)$", "", regex=True)
 
 
@@ -106,23 +107,6 @@ def _letter(table: Mapping[str, Any], board: Board) -> None:
     for row in table["rows"]:
         if at is not None:
             row["cells"][at]["letters"] = letters.get(row["model"], "")
-
-
-def pairs(board: Board) -> dict[str, str]:
-    """'A|B' -> the paired difference of A and B in words, Full over all tests."""
-    made = {}
-    for r in of_all(board.pairs).to_dict("records"):
-        one, other = r["one"], r["other"]
-        e = Estimate.of_row(r)
-        p = "p < 0.001" if r["p"] < 0.001 else f"p {r['p']:.3f}"
-        verdict = "differ" if r["p"] < 0.05 else "don’t differ measurably"
-        made[f"{one}|{other}"] = (
-            f"On the same questions {one} and {other} {verdict}: accuracy (Full, all tests) of the"
-            f" first minus the second {labels.written(e, 'accuracy_gain')}, {p} (Holm, over all"
-            " pairs). Smallest difference that the test would find:"
-            f" {labels.number(100 * r['mde'])} points."
-        )
-    return made
 
 
 def trends(
@@ -146,13 +130,6 @@ def trends(
         past = leaderboard.history(asked, leaderboard.numbers(reader, chosen, asked))
         drawn = over_nights.trends(past, times, column.metric, order)
         if any(one.nights > 1 for one in drawn):
-            title = f"{column.title}, {labels.SUITES.get(suite, suite)}"
+            title = f"{column.title}, {layout.SUITES.get(suite, suite)}"
             made.append({"id": f"trend-{suite}", "title": title, "plots": drawn})
     return made
-
-
-def inline(value: object) -> str:
-    """JSON for a script element: '<' can't end it early, and the two separators are line ends to
-    old JavaScript engines."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
-    return text.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")

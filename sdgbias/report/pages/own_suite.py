@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from sdgbias.analysis.night_text import p_value
+from sdgbias import wording
 from sdgbias.methods.stats import Estimate
-from sdgbias.report import labels
 from sdgbias.report.reader import SQL, Reader, Row, blank, parsed
 from sdgbias.suites import SUITES
 from sdgbias.vocabulary import METHODS
+from sdgbias.wording import p_value
 
 _COLUMNS = ("q_only", "ctx_q", "img_q", "full_generated", "full", "cade")
 HEADS = [METHODS[method] for method in _COLUMNS]
@@ -66,7 +66,7 @@ def _suite(name: str, runs: list[Row], numbers: Sequence[Row]) -> dict[str, Any]
         "unit": first.get("cluster_by") or "question",
         "notes": notes,
         "accuracy": _table(accuracy, models, _titled),
-        "groups": _table(grouped, models, lambda r: labels.group(r["pillar"])),
+        "groups": _table(grouped, models, lambda r: wording.group(r["pillar"])),
         "changes": [
             {"model": models[r["run_id"]], "name": r["attribute"], "cell": _cell(r)}
             | {"p": p_value(r["p"])}
@@ -79,7 +79,7 @@ def _suite(name: str, runs: list[Row], numbers: Sequence[Row]) -> dict[str, Any]
 
 
 def _titled(row: Row) -> str:
-    return labels.title(row["metric"])
+    return wording.title(row["metric"])
 
 
 def _table(
@@ -101,5 +101,5 @@ def _cell(row: Row) -> str:
         counted = f" (n {int(row['n'])})" if row["n"] else ""
         return f"{row['missing_reason']}{counted}"
     signed = row["study"] == "groups"
-    shown = labels.written(Estimate.of_row(row), "disparity" if signed else "accuracy")
+    shown = wording.written(Estimate.of_row(row), "disparity" if signed else "accuracy")
     return f"{shown.value}{'' if signed else shown.unit} [{shown.ci}], n {shown.n}"

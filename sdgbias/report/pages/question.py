@@ -16,11 +16,11 @@ from sdgbias.benchmark.prompts import REGRESSION_TAIL, choice_texts, question_li
 from sdgbias.methods import cade
 from sdgbias.raw.facet import CLASSES
 from sdgbias.raw.indicators import Template, load_indicators, load_regression_tasks
-from sdgbias.report.labels import number
 from sdgbias.report.pages.questions import option_directions, option_rows
 from sdgbias.report.reader import Reader, Row, parsed
 from sdgbias.types import MODALITIES, OPTION_LETTERS, CadeParams, Task, View
-from sdgbias.vocabulary import WORDS
+from sdgbias.vocabulary import WORDS, name_in
+from sdgbias.wording import number
 
 _SHOWN = {
     "photo": "a street photo",
@@ -115,7 +115,7 @@ def _question(
         "letters": _LETTERS if suite.private else {},
         "decoded": [d for d in rows["decoded"] if d["test"] == test],
         "spoken": [
-            s | {"how_said": WORDS.parsed.get(s["how"], s["how"])}
+            s | {"how_said": name_in(WORDS.parsed, s["how"])}
             for s in rows["spoken"]
             if s["test"] == test
         ],

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from sdgbias.files import cached_text, write_atomically
 from sdgbias.report.charts import Figure, described, live, still
-from sdgbias.report.labels import DASH, NOT_ANALYSED, number
 from sdgbias.report.layout import TEMPLATES, Page, terms_in
 from sdgbias.report.reader import SQL, Reader, Row
 from sdgbias.vocabulary import METHODS, WORDS
+from sdgbias.wording import DASH, NOT_ANALYSED, number
 
 if TYPE_CHECKING:
     from sdgbias.analysis.paper.cells import Cell, Table
@@ -166,8 +166,7 @@ def inside(t: Table) -> str:
     in the paper'; 'no rows' of an empty one."""
     if not t.rows:
         return "no rows"
-    cells = [c for r in t.rows for c in r.cells]
-    ours, printed = sum(c.made for c in cells), sum(c.paper is not None for c in cells)
+    ours, printed = sum(c.made for c in t.cells), sum(c.paper is not None for c in t.cells)
     by = " and ".join(filter(None, (", ".join(t.labels[:-1]), t.labels[-1] if t.labels else "")))
     rows = f"{len(t.rows):,} row{'' if len(t.rows) == 1 else 's'}{f' by {by}' if by else ''}"
     said = f"{ours:,} number{'' if ours == 1 else 's'} of ours" if ours else "no number of ours"

@@ -15,9 +15,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from sdgbias import store
+from sdgbias import store, wording
 from sdgbias.files import packaged_sql
-from sdgbias.report import labels
 from sdgbias.report.publish.runs import LEVEL, Number, PublishedFile, PublishedRun
 
 SCHEMA = "0.3.0"
@@ -121,7 +120,7 @@ def _result(run: PublishedRun, n: Number) -> dict[str, Any]:
         },
         "metric_config": {
             "metric_id": n.metric,
-            "metric_name": f"{labels.title(n.metric)} {n.part}".strip(),
+            "metric_name": f"{wording.title(n.metric)} {n.part}".strip(),
             "lower_is_better": n.better < 0,
             "score_type": "continuous",
             "min_score": -1.0 if n.metric in _SIGNED else low,

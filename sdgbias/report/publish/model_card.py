@@ -12,8 +12,7 @@ from functools import partial
 
 import yaml
 
-from sdgbias import templates
-from sdgbias.report import labels
+from sdgbias import templates, wording
 from sdgbias.report.publish.runs import LEVEL, Number, PublishedFile, PublishedRun
 
 #: What a leaderboard compares: one number for each task.
@@ -42,7 +41,7 @@ def _entries(runs: Sequence[PublishedRun], dataset: str) -> Iterator[bytes]:
             task_id=f"{n.task}_{n.method}",
             value=n.value,
             date=run.finished.isoformat(timespec="seconds"),
-            notes=f"{labels.title(n.metric)}, test split, all context tests pooled; {n.words}",
+            notes=f"{wording.title(n.metric)}, test split, all context tests pooled; {n.words}",
         )
         for run in runs
         for n in run.numbers
@@ -90,4 +89,4 @@ def _card(runs: Sequence[PublishedRun], dataset: str) -> Iterator[bytes]:
 
 def _name(n: Number) -> str:
     """Of all tests of a task the index keeps one task name: test and method stand here."""
-    return " ".join(filter(None, (labels.title(n.metric), n.part, f"({n.method}, {n.test})")))
+    return " ".join(filter(None, (wording.title(n.metric), n.part, f"({n.method}, {n.test})")))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sdgbias import __version__, store, suites
 from sdgbias.errors import UsageError
 from sdgbias.files import packaged_sql
-from sdgbias.report import labels
+from sdgbias.vocabulary import metric_word
 
 if TYPE_CHECKING:
     from sdgbias.report.publish.dataset import Benchmark
@@ -59,7 +59,7 @@ class Number:
     def better(self) -> int:
         """1: higher is better; -1: lower; 0: neither, such as the share of optimistic answers."""
         widest = self.metric == "disparity" and "max-min" in self.part
-        return -1 if widest else labels.BETTER.get(self.metric, 0)
+        return -1 if widest else metric_word(self.metric).better
 
     @property
     def words(self) -> str:

@@ -24,11 +24,10 @@ from typing import Any
 import pandas as pd
 import pyarrow.parquet as pq
 
-from sdgbias import __version__, credentials, store, suites
+from sdgbias import __version__, credentials, store, suites, wording
 from sdgbias.errors import SdgbiasError, StoreError, UsageError, first_line, one_of
 from sdgbias.files import json_object, packaged_sql, write_json
 from sdgbias.progress import Progress, each, silent
-from sdgbias.report import labels
 
 #: Default project if WANDB_PROJECT is not set. `wandb sync` can rename a run's project but not that
 #: of its artifacts, so it is fixed when the run is written.
@@ -227,7 +226,7 @@ def gate_summary(verdicts: pd.Series) -> dict[str, float | int | str]:
         return {}
     counts = {str(verdict): int(n) for verdict, n in verdicts.value_counts().items()}
     by_name = {f"gate/{verdict.lower().replace('_', '-')}": n for verdict, n in counts.items()}
-    return {"gate/verdict": labels.worst(counts) or str(verdicts.iloc[0]), **by_name}
+    return {"gate/verdict": wording.worst(counts) or str(verdicts.iloc[0]), **by_name}
 
 
 def _write(

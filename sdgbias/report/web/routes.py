@@ -11,11 +11,11 @@ import pandas as pd
 from fastapi import APIRouter, Depends, Query
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
-from sdgbias import store, suites
+from sdgbias import store, suites, wording
 from sdgbias.analysis import nights as night_records
 from sdgbias.errors import one_of
 from sdgbias.raw.indicators import DIRECTIONS
-from sdgbias.report import labels, layout
+from sdgbias.report import layout
 from sdgbias.report import leaderboard as board
 from sdgbias.report.charts import over_nights
 from sdgbias.report.pages import models, night, runs
@@ -112,7 +112,7 @@ def router(site: Site) -> APIRouter:
                 "night": found["night"],
                 "done": found["done"],
                 "planned": found["planned"],
-                "lasted": labels.lasted(found["seconds"]),
+                "lasted": wording.lasted(found["seconds"]),
             }
         )
 

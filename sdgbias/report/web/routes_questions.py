@@ -11,7 +11,7 @@ from starlette.responses import HTMLResponse, Response
 
 from sdgbias import suites
 from sdgbias.raw.indicators import DIRECTIONS
-from sdgbias.report import labels, layout, leaderboard
+from sdgbias.report import layout, leaderboard
 from sdgbias.report.pages import compare, question, questions, runs
 from sdgbias.report.reader import Reader, Row
 from sdgbias.report.web.routes import READ, Page, Text, chosen_from
@@ -25,7 +25,7 @@ _SELECTS = {
     "method": ("full", "cade", "full_argmax", "q_only"),
 }
 #: What a select may name, whether or not a run has it.
-_EVERY = {*labels.TASKS, *METHODS, "T1", "T2", "T3", "T4", "T5"}
+_EVERY = {*layout.TASKS, *METHODS, "T1", "T2", "T3", "T4", "T5"}
 #: What each further parameter may say.
 _OPTIONS = {
     "outcome": ["right", "wrong"],
@@ -62,7 +62,7 @@ def question_router(site: Site) -> APIRouter:
                     "choices": choices,
                     "listed": questions.page(reader, chosen, selection, page),
                     "offered": runs.offered(reader, (chosen["run_id"],)),
-                    "back": labels.url("/questions", **selection, page=at),
+                    "back": layout.url("/questions", **selection, page=at),
                     "suite": suites.named(chosen["suite"]),
                     "directions": DIRECTIONS,
                     "places": questions.PLACES,
@@ -83,11 +83,11 @@ def question_router(site: Site) -> APIRouter:
             [found] = question.load(reader, chosen, [wanted])
             if found is None or not found["tests"]:
                 raise Missing(
-                    "question", f"{task}/{item_id}", [], labels.url("/questions", run=run)
+                    "question", f"{task}/{item_id}", [], layout.url("/questions", run=run)
                 )
             chosen_from("test", found["test"], found["tests"])
             if not back.startswith("/questions?"):
-                back = labels.url("/questions", run=run, task=task)
+                back = layout.url("/questions", run=run, task=task)
             given = dict(parse_qsl(urlsplit(back).query))
             cell = {"task": task, "test": found["test"]}
             selection, _, _ = _selection(reader, chosen, given | cell)
