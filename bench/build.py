@@ -19,10 +19,6 @@ from typing import Any
 
 from bench import measure
 
-ALL = (
-    "AL AM AO BD BF BJ BO BU CD CI CM CO DR EG ET GA GH GN GU GY HN HT IA ID JO KE KH KM KY LB LS"
-    " MA MB MD MM ML MW MZ NG NI NM NP PE PH PK RW SL SN SZ TD TG TJ TZ UG ZM ZW"
-)
 PAPER = {"clusters": 117_644, "mcq": 100_000, "regression": 50_000}
 STAGES = ("clusters", "images", "series", "items", "prompts", "card", "gate")
 
@@ -72,9 +68,7 @@ def floor(out: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = measure.parser(__doc__)
     parser.add_argument("--clusters", type=int, default=PAPER["clusters"])
     parser.add_argument("--parts", type=int, nargs="*", default=[4, 2, 1])
     parser.add_argument("--all", action="store_true", help="also every possible question")
@@ -92,6 +86,7 @@ def main() -> None:
         return
     from bench import summary
     from sdgbias.raw.synthetic import write_sample
+    from sdgbias.raw.synthetic.latent import COUNTRIES
 
     print(
         f"| questions | prompt rows | {' | '.join(STAGES)} | wall s | CPU s | peak GiB | floor CPU"
@@ -105,7 +100,7 @@ def main() -> None:
             clusters = args.clusters // (part or 1)
             raw, out = folder / f"raw-{clusters}", folder / f"benchmark-{clusters}-{part}"
             if not raw.is_dir():
-                write_sample(raw, clusters, 0, ALL.split(), images=False)
+                write_sample(raw, clusters, 0, sorted(COUNTRIES), images=False)
             load = os.getloadavg()[0]
             took = measure.in_a_process("bench.build", "--one", "build", raw, out, part)
             least = measure.in_a_process("bench.build", "--one", "floor", out)

@@ -12,7 +12,6 @@ the end of each run, as the results file has them.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import io
 import os
@@ -26,7 +25,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
 
-from bench import summary
+from bench import measure, summary
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SDGBIAS = str(Path(sys.executable).with_name("sdgbias"))
@@ -137,9 +136,7 @@ def evaluations(folder: Path, since: datetime) -> list[dict[str, str]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = measure.parser(__doc__)
     parser.add_argument(
         "--keep", type=Path, help="clone into this folder, which must not exist, and keep it"
     )

@@ -13,7 +13,6 @@ in FILE (JSON, one a line), so that a run that was cut off goes on; --page write
 
 from __future__ import annotations
 
-import argparse
 import json
 import signal
 import tempfile
@@ -21,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench import summary
+from bench import measure, summary
 
 import sdgbias.engines  # isort: skip  # before transformers: torchvision beside a CPU torch
 
@@ -165,9 +164,7 @@ def page(rows: list[dict[str, Any]]) -> str:
 
 
 def main(given: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = measure.parser(__doc__)
     parser.add_argument("names", nargs="*", help="model types; default: all")
     parser.add_argument("--rows", type=Path, help="rows so far, and where new ones are put")
     parser.add_argument("--page", type=Path, help="Markdown page to write from the rows")

@@ -27,7 +27,7 @@ from typing import Any
 import yaml
 
 from bench import measure
-from bench.build import ALL, PAPER
+from bench.build import PAPER
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -59,9 +59,10 @@ def build(folder: Path, clusters: int, mcq: int, regression: int) -> None:
     from sdgbias.benchmark import card
     from sdgbias.raw.images.shards import store_images
     from sdgbias.raw.synthetic import write_sample
+    from sdgbias.raw.synthetic.latent import COUNTRIES
 
     raw, out = folder / "raw", folder / "benchmark"
-    write_sample(raw, clusters, 0, ALL.split(), images=False)
+    write_sample(raw, clusters, 0, sorted(COUNTRIES), images=False)
     stages.build_clusters(raw, out)
     stages.build_images(raw, out, None)
     cluster_ids = sorted(pd.read_parquet(out / "clusters.parquet")["cluster_id"])
@@ -111,9 +112,7 @@ def floors(folder: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = measure.parser(__doc__)
     parser.add_argument("--part", type=int, default=1, help="divide the paper's numbers by this")
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--floors", type=Path, help=argparse.SUPPRESS)

@@ -42,7 +42,7 @@ from bench.gpu_shapes import SHAPES, tokenizer
 from sdgbias.benchmark.prompts import MCQ_TAIL, view_cells
 from sdgbias.engines.hf import ways
 from sdgbias.registry.spec import ModelSpec
-from sdgbias.scoring.plan import chunks, make_plan
+from sdgbias.scoring.plan import chunk_end, make_plan
 from sdgbias.types import LETTERS, Prompt
 from tests.builders.hub_files import write_hub_files
 
@@ -220,7 +220,7 @@ def works(table: pd.DataFrame, pngs: dict[str, bytes], batch: int) -> dict[str, 
     image_ids = list(distinct["image_id"])
     planned, start = [], 0
     while start < len(distinct):
-        end = chunks(image_ids, start, batch)
+        end = chunk_end(image_ids, start, batch)
         planned.append(prompts(distinct.iloc[start:end]))
         start = end
     return {**found, "plan": Work(planned, shares=True)}

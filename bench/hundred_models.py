@@ -12,7 +12,6 @@ announcement are left out: they are no part of the question.
 
 from __future__ import annotations
 
-import argparse
 import http.server
 import json
 import os
@@ -30,7 +29,7 @@ from pathlib import Path
 
 import yaml
 
-from bench import summary
+from bench import measure, summary
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 #: model -> what its reason must hold
@@ -166,9 +165,7 @@ def command(job, results: Path, number: int) -> Sequence[str]:  # type: ignore[n
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = measure.parser(__doc__)
     parser.add_argument("--good", type=int, default=90)
     parser.add_argument("--bad", type=int, default=len(REASONS))
     parser.add_argument("--jobs", type=int, default=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -74,6 +75,13 @@ class Stages:
         """All stages, what lies between them included."""
         self._end()
         return sum(self.took.values(), Cost())
+
+
+def parser(doc: str | None) -> argparse.ArgumentParser:
+    """Of a benchmark's options; ``doc`` is its description."""
+    return argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
 
 
 def in_a_process(module: str, *given: object) -> dict[str, Any]:

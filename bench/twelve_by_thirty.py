@@ -24,6 +24,7 @@ from statistics import median
 
 import pandas as pd
 
+from bench import measure
 from bench.summary import Row, record
 from sdgbias import store
 from sdgbias.analysis import paper
@@ -194,9 +195,7 @@ def heights(folder: Path) -> dict[str, tuple[float, int]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = measure.parser(__doc__)
     parser.add_argument("--models", type=int, default=12)
     parser.add_argument("--nights", type=int, default=30)
     parser.add_argument("--every", type=int, default=15, help="A model changes so often.")

@@ -32,7 +32,7 @@ from sdgbias.raw.images.shards import ImageReader
 from sdgbias.raw.synthetic import write_sample
 from sdgbias.registry import entries
 from sdgbias.scoring.cache import ScoreCache
-from sdgbias.scoring.plan import chunks, make_plan
+from sdgbias.scoring.plan import chunk_end, make_plan
 from sdgbias.scoring.scorer import Scorer
 from sdgbias.suites import sdg
 from sdgbias.types import Prompt
@@ -54,7 +54,7 @@ def batches(prompts: list[Prompt], images: pd.Series, size: int) -> list[list[Pr
     """Whole pictures together, as a run does it."""
     image_ids, parts, start = list(images), [], 0
     while start < len(prompts):
-        end = chunks(image_ids, start, size)
+        end = chunk_end(image_ids, start, size)
         parts.append(prompts[start:end])
         start = end
     return parts

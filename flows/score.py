@@ -129,9 +129,9 @@ def run_by_deployment(
     }
     tags = [f"night:{job.night}", f"model:{job.model}", f"suite:{job.suite}"]
 
-    def lost(**known: str) -> JobOutcome:
+    def lost(**columns: str) -> JobOutcome:
         outcome = attempt.outcome_of(
-            job, began, attempts=number, **{"kind": "Interrupted", **known}
+            job, began, attempts=number, **{"kind": "Interrupted", **columns}
         )
         return attempt.since(outcome, began)
 

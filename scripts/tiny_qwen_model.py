@@ -4,8 +4,6 @@ with Qwen2's words and special tokens, its chat template, and pictures as its pr
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import torch
 from tokenizers import Regex, pre_tokenizers
@@ -13,7 +11,6 @@ from transformers import (
     PreTrainedTokenizerFast,
     Qwen2VLConfig,
     Qwen2VLForConditionalGeneration,
-    Qwen2VLProcessor,
 )
 
 from scripts.tiny_training import Normal, learn_words, normalised
@@ -146,10 +143,3 @@ def rendered(text: str, picture: bool) -> str:
     """The prompt as the chat template writes it, its picture as the processor expands it."""
     shown = f"<|vision_start|>{'<|image_pad|>' * PICTURE_TOKENS}<|vision_end|>" if picture else ""
     return f"{HEAD}{shown}{text}{TAIL}"
-
-
-def save(model: Qwen2VLForConditionalGeneration, processor: Qwen2VLProcessor, out: Path) -> None:
-    """The hub's own layout, in bfloat16."""
-    out.mkdir(parents=True, exist_ok=True)
-    model.to(torch.bfloat16).save_pretrained(out)
-    processor.save_pretrained(out)

@@ -7,6 +7,7 @@ other countries than the demo's. Nothing is downloaded.
 
 from __future__ import annotations
 
+import argparse
 import io
 import math
 import shutil
@@ -42,6 +43,36 @@ COUNTRIES = (
 )
 #: (mean, standard deviation) of the three colours
 Normal = tuple[np.ndarray, np.ndarray]
+
+
+def arguments(doc: str | None, out: str, keep: str, clusters: int) -> argparse.ArgumentParser:
+    """The options of a training script. ``out``: where its weights go by default; ``keep``: the
+    option that names a folder to keep and reuse, its help."""
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=Path(out))
+    option, _, about = keep.partition(" ")
+    parser.add_argument(option, dest="folder", type=Path, help=about)
+    parser.add_argument("--clusters", type=int, default=clusters, help="clusters per world")
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="multiplies the number of steps of every stage"
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    return parser
+
+
+def normal_of(images: Any) -> Normal:
+    """Of an image processor."""
+    mean, deviation = (np.array(x, dtype=np.float32) for x in (images.image_mean, images.image_std))
+    return mean, deviation
+
+
+def save(model: Any, processor: Any, out: Path) -> None:
+    """The hub's own layout, in bfloat16."""
+    out.mkdir(parents=True, exist_ok=True)
+    model.eval().to(torch.bfloat16).save_pretrained(out)
+    processor.save_pretrained(out)
 
 
 def make_worlds(folder: Path, seed: int, clusters: int) -> list[Path]:

@@ -24,7 +24,7 @@ downloaded.
 
 from __future__ import annotations
 
-import argparse
+import re
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +34,7 @@ import sdgbias.engines  # noqa: F401  # isort: skip  # before transformers: torc
 import numpy as np
 import torch
 from PIL import Image
+from safetensors.torch import load_file, save_file
 from tokenizers import Regex, pre_tokenizers
 from torch import nn
 from transformers import (
@@ -50,6 +51,7 @@ from scripts.tiny_training import (
     LABELS,
     Normal,
     Questions,
+    arguments,
     cosine,
     default_letters,
     descend,
@@ -58,9 +60,11 @@ from scripts.tiny_training import (
     learn_words,
     linear,
     make_worlds,
+    normal_of,
     normalised,
     padded,
     read_questions,
+    save,
     standardised,
 )
 from sdgbias.types import PILLARS, TESTS, ContextTest, Task, View
@@ -233,42 +237,22 @@ def train_language(
     descend(stage.name, parameters, loss, rates, betas=(0.9, 0.98))
 
 
-def save(model: LlavaForConditionalGeneration, processor: LlavaProcessor, out: Path) -> None:
-    """bfloat16 safetensors with the weight names of vLLM's LLaVA (`vision_tower.vision_model.*`),
-    which transformers reads too."""
-    from safetensors.torch import load_file, save_file
-
-    out.mkdir(parents=True, exist_ok=True)
-    model.to(torch.bfloat16).save_pretrained(out)
-    processor.save_pretrained(out)
-    weights = load_file(out / "model.safetensors")
-    renamed = {
-        (
-            k.replace("vision_tower.", "vision_tower.vision_model.")
-            if "vision_tower.vision_model" not in k
-            else k
-        ): v
-        for k, v in weights.items()
+def rename_tower(path: Path) -> None:
+    """The weight names of vLLM's LLaVA (`vision_tower.vision_model.*`), which transformers reads
+    too."""
+    tower = re.compile(r"vision_tower\.(?!vision_model)")
+    weights = {
+        tower.sub("vision_tower.vision_model.", name): weight
+        for name, weight in load_file(path).items()
     }
-    save_file(renamed, out / "model.safetensors", metadata={"format": "pt"})
+    save_file(weights, path, metadata={"format": "pt"})
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--out", type=Path, default=Path("registry/weights/tiny-llava"))
-    parser.add_argument(
-        "--worlds", type=Path, help="keep the training benchmarks here and reuse them"
-    )
-    parser.add_argument("--clusters", type=int, default=640, help="clusters per world")
-    parser.add_argument(
-        "--scale", type=float, default=1.0, help="multiplies the number of steps of every stage"
-    )
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
+    keep = "--worlds keep the training benchmarks here and reuse them"
+    args = arguments(__doc__, "registry/weights/tiny-llava", keep, 640).parse_args()
     torch.manual_seed(args.seed)
-    folder = args.worlds or Path(tempfile.mkdtemp(prefix="tiny-llava-"))
+    folder = args.folder or Path(tempfile.mkdtemp(prefix="tiny-llava-"))
     image_processor = CLIPImageProcessorPil(
         size={"height": IMAGE_SIZE, "width": IMAGE_SIZE},
         do_center_crop=False,
@@ -299,45 +283,20 @@ def main() -> None:
         num_additional_image_tokens=1,
         image_token="<image>",
     )
-    lengths = [len(tokenizer(t)["input_ids"]) for t in texts[:400]]
-    print(
-        f"prompt tokens: mean {np.mean(lengths):.0f}, max {max(lengths)}; vocabulary"
-        f" {len(tokenizer)}; bf16 {fast_bfloat16()}",
-        flush=True,
-    )
     model = make_model(tokenizer)
     print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f} M parameters", flush=True)
-    normal = (
-        np.array(image_processor.image_mean, dtype=np.float32),
-        np.array(image_processor.image_std, dtype=np.float32),
-    )
+    normal = normal_of(image_processor)
     tower_steps, text_steps, joint_steps = (max(1, round(args.scale * n)) for n in STEPS)
     train_tower(model, data, normal, tower_steps)
-    train_language(
-        model,
-        tokenizer,
-        data,
-        normal,
-        Stage(
-            views={View.Q_ONLY: 0.2, View.CTX_Q: 0.8},
-            steps=text_steps,
-            rate=2e-3,
-            seed=2,
-            name="text",
-        ),
-    )
+    words = {View.Q_ONLY: 0.2, View.CTX_Q: 0.8}
     everything = {View.Q_ONLY: 0.06, View.CTX_Q: 0.16, View.IMG_Q: 0.39, View.FULL: 0.39}
-    train_language(
-        model,
-        tokenizer,
-        data,
-        normal,
-        Stage(views=everything, steps=joint_steps, rate=1.5e-3, seed=3, name="joint"),
-    )
-    model.eval()
+    for stage in (
+        Stage("text", words, text_steps, rate=2e-3, seed=2),
+        Stage("joint", everything, joint_steps, rate=1.5e-3, seed=3),
+    ):
+        train_language(model, tokenizer, data, normal, stage)
     save(model, processor, args.out)
-    size = sum(p.stat().st_size for p in args.out.glob("*.safetensors")) / 1e6
-    print(f"{args.out}: {size:.1f} MB of safetensors", flush=True)
+    rename_tower(args.out / "model.safetensors")
 
 
 if __name__ == "__main__":

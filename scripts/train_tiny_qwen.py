@@ -32,7 +32,6 @@ one. Nothing is downloaded.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -69,12 +68,12 @@ from scripts.tiny_qwen_model import (
     make_tokenizer,
     patches,
     rendered,
-    save,
 )
 from scripts.tiny_training import (
     LABELS,
     Normal,
     Questions,
+    arguments,
     cosine,
     default_letters,
     descend,
@@ -82,9 +81,11 @@ from scripts.tiny_training import (
     language_loss,
     linear,
     make_worlds,
+    normal_of,
     padded,
     pixels_of,
     read_questions,
+    save,
     standardised,
     texts_of,
 )
@@ -282,14 +283,6 @@ def train_tower(
 
     rates = [linear(step, steps, 2e-3) for step in range(1, steps + 1)]
     descend("tower", list(tower.parameters()), loss, rates, every=100)
-    for name, some in (("annotated", lesson.people.table), ("unannotated", lesson.people.left)):
-        some = some.head(500)
-        with torch.inference_mode():
-            pixels = lesson.people.pixels[some["row"].to_numpy()]
-            seen = classes(written(pixels)).argmax(1).tolist()
-        names = [*CLASSES, ""]
-        right = np.mean([names[at] == kind for at, kind in zip(seen, some["class1"], strict=True)])
-        print(f"classes of people {name}: {right:.2f} right (n = {len(some)})", flush=True)
 
 
 @dataclass(frozen=True)
@@ -365,23 +358,13 @@ def train_language(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--out", type=Path, default=Path("registry/weights/tiny-qwen"))
-    parser.add_argument(
-        "--keep", type=Path, help="keep training benchmarks and finished stages here, reuse them"
-    )
-    parser.add_argument("--clusters", type=int, default=400, help="clusters per world")
+    keep = "--keep keep training benchmarks and finished stages here, reuse them"
+    parser = arguments(__doc__, "registry/weights/tiny-qwen", keep, 400)
     parser.add_argument("--people", type=int, default=PEOPLE, help="pictures of people")
-    parser.add_argument(
-        "--scale", type=float, default=1.0, help="multiplies the number of steps of every stage"
-    )
-    parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     torch.manual_seed(args.seed)
     torch.set_num_threads(1)  # the same sums on every machine of the kind
-    folder = args.keep or Path(tempfile.mkdtemp(prefix="tiny-qwen-"))
+    folder = args.folder or Path(tempfile.mkdtemp(prefix="tiny-qwen-"))
     images = Qwen2VLImageProcessorPil(
         patch_size=PATCH, merge_size=MERGE, min_pixels=LEAST, max_pixels=MOST
     )
@@ -406,19 +389,9 @@ def main() -> None:
         video_processor=Qwen2VLVideoProcessor(patch_size=PATCH, merge_size=MERGE),
         chat_template=TEMPLATE,
     )
-    lengths = [len(tokenizer(t)["input_ids"]) for t in texts[:400]]
-    listed = len(tokenizer(P1.format(list=class_list()))["input_ids"])
-    print(
-        f"prompt tokens: mean {np.mean(lengths):.0f}, max {max(lengths)}, list of classes {listed};"
-        f" vocabulary {len(tokenizer)}; bf16 {fast_bfloat16()}",
-        flush=True,
-    )
     model = make_model(tokenizer)
     print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f} M parameters", flush=True)
-    normal = (
-        np.array(images.image_mean, dtype=np.float32),
-        np.array(images.image_std, dtype=np.float32),
-    )
+    normal = normal_of(images)
     text, choices, mixed, tower, joint = (max(1, round(args.scale * n)) for n in STEPS)
     meaning = meanings(lesson, tokenizer, model.config.text_config.hidden_size)
     views: dict[View | str, float] = {
@@ -451,9 +424,7 @@ def main() -> None:
             continue
         learn()
         save_model(model, str(done))
-    save(model.eval(), processor, args.out)
-    size = sum(p.stat().st_size for p in args.out.glob("*.safetensors")) / 1e6
-    print(f"{args.out}: {size:.1f} MB of safetensors", flush=True)
+    save(model, processor, args.out)
 
 
 if __name__ == "__main__":

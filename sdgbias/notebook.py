@@ -90,7 +90,7 @@ def compare(one: str, other: str, results: Path | str | None = None) -> pd.DataF
 
     path = _file(results)
     chosen = _pair(path, one, other)
-    with Results(path, wait=30.0).opened() as reader:
+    with Results(path, wait=30.0).reading() as reader:
         runs = reader.frame(SQL["labelled"], {"runs": chosen}).set_index("run_id").loc[chosen]
         runs = runs.reset_index().assign(label=chosen)
         board = leaderboard.compare(reader, runs, rank_planted=True)

@@ -12,7 +12,6 @@ import csv
 import hashlib
 import io
 import json
-import math
 import re
 import warnings
 from collections.abc import Iterator
@@ -70,16 +69,13 @@ ITEM_COLUMNS = [
     *("item_id", "own_id", "cluster_id", "question", "context", *OPTIONS),
     *("answer", "polarity", "split", "image_id", "picture", "groups"),
 ]
-#: Why a view is left out of a folder.
+#: Why a view is left out of a folder, and why CADE is.
 NO_PICTURES, NO_CONTEXT = "no question has a picture", "no question has a context"
-#: Why CADE is left out.
 NO_IMAGE_VIEW = "CADE needs a view with a picture, and " + NO_PICTURES
 NO_VAL = "CADE is tuned on split val, and no question with a picture is in it"
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-
-
-# ----------------------------------------------------------------------
-# the folder
+#: A line of the table and its fault.
+LineFault = tuple[int, str]
 
 
 @dataclass(frozen=True)
@@ -96,15 +92,11 @@ class Folder:
     notes: tuple[str, ...] = ()
 
     @property
-    def has_context(self) -> bool:
-        return bool((self.questions["context"] != "").any())
-
-    @property
     def left_out(self) -> dict[View, str]:
         """View -> why it isn't possible for the folder."""
-        pictures = (self.questions["picture"] != "").any()
-        lost = {} if pictures else {View.IMG_Q: NO_PICTURES, View.FULL: NO_PICTURES}
-        return lost | ({} if self.has_context else {View.CTX_Q: NO_CONTEXT})
+        has_picture, has_context = ((self.questions[c] != "").any() for c in ("picture", "context"))
+        lost = {} if has_picture else {View.IMG_Q: NO_PICTURES, View.FULL: NO_PICTURES}
+        return lost | ({} if has_context else {View.CTX_Q: NO_CONTEXT})
 
     @property
     def views(self) -> tuple[View, ...]:
@@ -114,9 +106,9 @@ class Folder:
     @property
     def no_cade(self) -> str:
         """Why CADE is left out; '' when it isn't."""
-        pictured = self.questions[self.questions["picture"] != ""]
-        if pictured.empty:
+        if View.FULL in self.left_out:
             return NO_IMAGE_VIEW
+        pictured = self.questions[self.questions["picture"] != ""]
         return "" if (pictured["split"] == "val").any() else NO_VAL
 
     @property
@@ -143,32 +135,33 @@ def read_folder(root: Path, progress: Progress = silent) -> Folder:
             others = sorted(p.name for p in root.iterdir() if p.suffix.lower() in _READERS)
             raise InputError(f"{suite.items!r} is not there; {near(suite.items, others)}")
     except InputError as error:
-        fault = Fault(FILE, lines[("items",)], f"items: {error}")
-        return Folder(root, suite, faults=(fault,))
-    table, messages = read_table(path)
-    names, questions = list(table.columns), pd.DataFrame()
+        return Folder(root, suite, faults=(Fault(FILE, lines[("items",)], f"items: {error}"),))
+    table, of_lines = read_table(path)
+    questions = pd.DataFrame()
     for place, column in columns_of(suite) if len(table) else ():
-        if column not in names:
-            absent = f"{suite.items} has no column {column!r}; {near(column, names)}"
+        if column not in table:
+            absent = f"{suite.items} has no column {column!r}; {near(column, list(table.columns))}"
             faults.append(Fault(FILE, lines[place], f"{shown_place(place)}: {absent}"))
     if len(table) and not faults:
         questions, of_rows = _questions(root, suite, table, progress)
-        messages += of_rows
-    faults += [Fault(suite.items, *message) for message in messages]
-    if not faults and not suite.columns.split:
+        of_lines += of_rows
+    faults += [Fault(suite.items, *of_line) for of_line in of_lines]
+    if faults:
+        return Folder(root, suite, questions, tuple(sorted(set(faults))))
+    if not suite.columns.split:
         questions = assign_splits(suite.name, questions)
-    elif not faults and not (questions["split"] == "test").any():
+    elif not (questions["split"] == "test").any():
         message = f"no question has split test (column {suite.columns.split!r}); results are of"
-        faults.append(Fault(suite.items, 0, f"{message} split test"))
-    folder = Folder(root, suite, questions, tuple(sorted(set(faults))))
-    return folder if faults else replace(folder, notes=tuple(_notes(folder, suite)))
+        return Folder(root, suite, questions, (Fault(suite.items, 0, f"{message} split test"),))
+    folder = Folder(root, suite, questions)
+    return replace(folder, notes=tuple(_notes(folder, suite)))
 
 
 # ----------------------------------------------------------------------
 # the table
 
 
-def read_table(path: Path) -> tuple[pd.DataFrame, list[tuple[int, str]]]:
+def read_table(path: Path) -> tuple[pd.DataFrame, list[LineFault]]:
     """(the rows that could be read, cells as stripped text ('' empty) indexed by line; line and
     message of every fault). Numbers of CSV and JSONL stay as written ('0.50'), so that an answer is
     compared with an option as both read on paper."""
@@ -176,13 +169,13 @@ def read_table(path: Path) -> tuple[pd.DataFrame, list[tuple[int, str]]]:
     if reader is None:
         return pd.DataFrame(), [(0, "a table of items is .csv, .jsonl or .parquet; write it so")]
     rows: dict[int, dict[str, str]] = {}
-    faults: list[tuple[int, str]] = []
+    faults: list[LineFault] = []
     try:
         for line, row in reader(path.read_bytes()):
-            if isinstance(row, dict) and not (fault := _cell_fault(row)):
-                rows[line] = {name.strip(): _cell(value) for name, value in row.items()}
+            if fault := row if isinstance(row, str) else _cell_fault(row):
+                faults.append((line, fault))
             else:
-                faults.append((line, fault if isinstance(row, dict) else row))
+                rows[line] = {name.strip(): _cell(value) for name, value in row.items()}
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         byte = error.object[error.start]
@@ -207,26 +200,26 @@ def _cell_fault(row: dict[str, Any]) -> str:
 
 def _cell(value: Any) -> str:
     """A value as a cell: 3.0 is '3', because pandas stores whole numbers with gaps as floats."""
-    if value is None or (isinstance(value, float) and math.isnan(value)):
+    if value is None or value != value:  # NaN
         return ""
-    if isinstance(value, bool):
-        return str(value).lower()
     if isinstance(value, float):
         return np.format_float_positional(value, trim="-")
-    return str(value).strip()
+    return str(value).lower() if isinstance(value, bool) else str(value).strip()
 
 
-def _require_names(names: list[str]) -> None:
-    """Raises ValueError for a column without a name, or one that is there twice."""
+def _name_fault(names: list[str]) -> str:
+    """The fault of a column without a name, or one that is there twice; '' for none."""
     for at, name in enumerate(names):
         if not name:
-            raise ValueError(f"column {at + 1} has no name; name or remove it")
+            return f"column {at + 1} has no name; name or remove it"
         if name in names[:at]:
-            raise ValueError(f"column {name!r} is there twice; rename or remove one")
+            return f"column {name!r} is there twice; rename or remove one"
+    return ""
 
 
 def _csv_rows(data: bytes) -> Iterator[tuple[int, Any]]:
-    """Cells separated by commas, in double quotes where they contain commas or line ends."""
+    """(line, row or fault). Cells separated by commas, in double quotes where they contain commas
+    or line ends."""
     reader = csv.reader(io.StringIO(data.decode("utf-8-sig"), newline=""), strict=True)
     header: list[str] = []
     line = 1
@@ -235,34 +228,35 @@ def _csv_rows(data: bytes) -> Iterator[tuple[int, Any]]:
             start, line = line, reader.line_num + 1
             if not header and any(cells):
                 header = [cell.strip() for cell in cells]
-                _require_names(header)
-            elif len(cells) == len(header) and cells:
+                if fault := _name_fault(header):
+                    yield start, fault
+                    return
+            elif cells and len(cells) == len(header):
                 yield start, dict(zip(header, cells, strict=True))
             elif cells:
                 message = f"has {len(cells)} cells, the header {len(header)}; put double quotes"
                 yield start, f"{message} around a cell that holds a comma"
     except csv.Error as error:
         yield line, f"not CSV ({error}): is a double quote not closed? No row from here was read"
-    except ValueError as error:
-        yield start, str(error)
 
 
 def _json_rows(data: bytes) -> Iterator[tuple[int, Any]]:
     """One JSON object per line, its values text, numbers, true, false or null."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        _require_names([name.strip() for name, _ in pairs])
+        if fault := _name_fault([name.strip() for name, _ in pairs]):
+            raise ValueError(fault)
         return dict(pairs)
 
     for line, text in enumerate(data.decode("utf-8-sig").split("\n"), 1):
-        if not text.strip():
-            continue
-        fault = "not a JSON object"
+        row, why = None, ""
         try:
-            row = json.loads(text, parse_int=str, parse_float=str, object_pairs_hook=once)
+            read = json.loads(text, parse_int=str, parse_float=str, object_pairs_hook=once)
+            row = read if isinstance(read, dict) else None
         except (ValueError, RecursionError) as error:
-            row, fault = None, f"{fault} ({getattr(error, 'msg', error)})"
-        yield line, row if isinstance(row, dict) else f"{fault}; each line is one: {{...}}"
+            why = f" ({getattr(error, 'msg', error)})"
+        if text.strip():
+            yield line, f"not a JSON object{why}; each line is one: {{...}}" if row is None else row
 
 
 def _parquet_rows(data: bytes) -> Iterator[tuple[int, Any]]:
@@ -278,48 +272,43 @@ _READERS = {".csv": _csv_rows, ".jsonl": _json_rows, ".parquet": _parquet_rows}
 
 def _questions(
     root: Path, suite: SuiteFile, table: pd.DataFrame, progress: Progress
-) -> tuple[pd.DataFrame, list[tuple[int, str]]]:
+) -> tuple[pd.DataFrame, list[LineFault]]:
     """(the questions of every row that could be read, line and message of the faults of rows)."""
     columns = suite.columns
     named = {name: getattr(columns, name) for name in ("id", "question", "answer", "split")}
     named |= {"image": columns.image, "context": columns.context, "cluster_by": suite.cluster_by}
-    rows = pd.DataFrame(
-        {name: table[column] if column else "" for name, column in named.items()},
-        index=table.index,
-    )
+    cells = {name: table[column] if column else "" for name, column in named.items()}
+    rows = pd.DataFrame(cells, index=table.index)
     rows["options"] = table[list(columns.options)].to_numpy(dtype=object).tolist()
     paths = sorted(set(rows["image"]) - {""})
     pictures = [(name, picture_fault(root, name)) for name in each(progress, "pictures", paths, 64)]
     filled = [(name, column) for name, column in named.items() if column]
     unit = "row" if suite.items.lower().endswith(".parquet") else "line"
-    tables = {
-        "rows": rows.assign(is_empty=(table == "").all(axis=1)).reset_index(names="line"),
-        "columns": pd.DataFrame(filled, columns=["field", "name"]),
-        "suite": pd.DataFrame({"unit": [unit], "option_names": [list(columns.options)]}),
-        "pictures": pd.DataFrame(pictures, columns=["image", "message"], dtype="str"),
-    }
     with duckdb.connect() as con:
         con.create_function("quoted", repr, ["VARCHAR"], "VARCHAR")
         con.create_function("near", near, ["VARCHAR", "VARCHAR[]"], "VARCHAR")
-        for name, content in tables.items():
-            con.register(name, content)
+        is_empty = (table == "").all(axis=1)
+        con.register("rows", rows.assign(is_empty=is_empty).reset_index(names="line"))
+        con.register("columns", pd.DataFrame(filled, columns=["field", "name"]))
+        con.register("pictures", pd.DataFrame(pictures, columns=["image", "message"], dtype="str"))
+        options = pd.DataFrame({"unit": [unit], "option_names": [list(columns.options)]})
+        con.register("suite", options)
         definitions, *rules = packaged_sql("own_faults.sql").values()
         con.execute(definitions)
         faults = [fault for rule in rules for fault in con.execute(rule).fetchall()]
-        letters = dict(con.execute("SELECT line, letter FROM golds").fetchall())
-    options = pd.DataFrame(rows["options"].tolist(), index=rows.index)
-    options = options.reindex(columns=range(len(OPTIONS)), fill_value="").set_axis(OPTIONS, axis=1)
+        golds = dict(con.execute("SELECT line, letter FROM golds").fetchall())
+    by_letter = pd.DataFrame(rows["options"].tolist(), index=rows.index)
+    by_letter = by_letter.reindex(columns=range(len(OPTIONS)), fill_value="")
     levels = table[list(suite.groups)].replace("", UNKNOWN).to_dict("records")
-    questions = pd.DataFrame(
-        {
-            "own_id": rows["id"],
-            "cluster_id": rows["cluster_by" if suite.cluster_by else "id"],
-            **{"question": rows["question"], "context": rows["context"], **options},
-            "answer": pd.Series(letters, dtype=object).reindex(rows.index).fillna(""),
-            "split": rows["split"],
-            "picture": rows["image"],
-            "groups": [json.dumps(row, ensure_ascii=False) for row in levels],
-        }
+    questions = by_letter.set_axis(OPTIONS, axis=1).assign(
+        own_id=rows["id"],
+        cluster_id=rows["cluster_by" if suite.cluster_by else "id"],
+        question=rows["question"],
+        context=rows["context"],
+        answer=pd.Series(golds, dtype=object).reindex(rows.index).fillna(""),
+        split=rows["split"],
+        picture=rows["image"],
+        groups=[json.dumps(row, ensure_ascii=False) for row in levels],
     )
     return questions, faults
 
@@ -350,17 +339,16 @@ def assign_splits(name: str, questions: pd.DataFrame) -> pd.DataFrame:
     order = sorted(sizes.index, key=lambda c: hashlib.sha256(f"split|{name}|{c}".encode()).digest())
     before = sizes.reindex(order).cumsum().shift(fill_value=0)
     val = before.index[:-1][before[:-1] < VAL_SHARE * len(questions)]  # test is never empty
-    is_val = questions["cluster_id"].isin(val)
-    return questions.assign(split=is_val.map({True: "val", False: "test"}))
+    return questions.assign(split=np.where(questions["cluster_id"].isin(val), "val", "test"))
 
 
 def _notes(folder: Folder, suite: SuiteFile) -> Iterator[str]:
     """Remarks for the user on a folder without faults."""
-    questions, levels = folder.questions, folder.levels
+    questions = folder.questions
     yield from (f"view {view.value} is left out: {why}" for view, why in folder.left_out.items())
     if folder.no_cade:
         yield f"CADE is left out: {folder.no_cade}"
-    elif not folder.has_context:
+    elif View.CTX_Q in folder.left_out:
         yield "CADE takes Q-only in place of CTX+Q, as the paper does at T5 (no context)"
     val, sides = questions["split"] == "val", questions.groupby("cluster_id")["split"].nunique()
     if not suite.columns.split:
@@ -370,7 +358,7 @@ def _notes(folder: Folder, suite: SuiteFile) -> Iterator[str]:
         yield f"{both} clusters have questions in val and in test: CADE is tuned on their like"
     if not suite.cluster_by:
         yield "no cluster_by: each question is its own cluster"
-    for name, without in (levels == UNKNOWN).sum().items():
+    for name, without in (folder.levels == UNKNOWN).sum().items():
         if without:
             yield f"group {name}: {without} questions have no value and count as {UNKNOWN}"
 
@@ -404,13 +392,13 @@ def build_own(folder: Path, out: Path, progress: Progress = silent) -> dict[str,
     with writable(out):
         (out / "benchmark.json").unlink(missing_ok=True)
     images, image_ids = _store(source, out, progress)
-    rows = rows.assign(
+    items = rows.assign(
         item_id=[item_id(suite.name, identity) for identity in rows["own_id"]],
         polarity=suite.polarity,
         image_id=rows["picture"].map(image_ids),
     )
-    items = rows[ITEM_COLUMNS].sort_values("item_id", ignore_index=True)
-    prompts = own_prompts(items, source.has_context)
+    items = items[ITEM_COLUMNS].sort_values("item_id", ignore_index=True)
+    prompts = own_prompts(items, View.CTX_Q in source.views)
     items, lost = quality.sift("items_own", items, {"images_own": images, "prompts_own": prompts})
     tables = {"items_own": items, "images": images, "prompts": prompts, "quarantine": lost}
     for name, table in tables.items():

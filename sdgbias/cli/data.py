@@ -22,7 +22,10 @@ from sdgbias.cli.options import (
     ResultsOption,
     SameBytesSeed,
     check_quality,
+    comma_list,
     print_json,
+    print_next_evaluation,
+    show,
 )
 from sdgbias.errors import InputError, SuiteError
 from sdgbias.progress import each, update
@@ -58,8 +61,7 @@ def sample(
     """
     from sdgbias.raw.synthetic import write_sample
 
-    chosen = [code.strip() for code in countries.split(",") if code.strip()] or None
-    write_sample(out, clusters, seed, chosen, images, update)
+    write_sample(out, clusters, seed, comma_list(countries) or None, images, update)
     typer.echo(
         f"{out}: {clusters} synthetic clusters. Next: sdgbias build --raw {out} --indicators"
         f" {out}/indicators{'' if images else ' --no-images'}"
@@ -159,7 +161,7 @@ def build(
             ("multiple-choice", mcq, 100_000),
             ("regression", regression, 50_000),
         ):
-            quota = f"the paper's {most:,} where the raw folder can fill its quotas, else all"
+            quota = f"the paper's {most:,} if the raw folder can fill its quotas, else all"
             if n is None:
                 asked = "all" if every else f"{quota} (--all: all)"
                 typer.echo(f"{kind} questions: {asked}", err=True)
@@ -182,7 +184,7 @@ def build(
             typer.echo(message)
     if stage in (None, Stage.CHECK):
         _print_card(out, json.loads((out / "benchmark.json").read_text(encoding="utf-8")))
-        typer.echo(f"Next: sdgbias evaluate MODEL --benchmark {out} (sdgbias models lists them)")
+        print_next_evaluation(out)
 
 
 def _print_card(out: Path, card: Mapping[str, Any]) -> None:
@@ -231,7 +233,7 @@ def check_raw_folder(
     from sdgbias.raw.check import check_raw
 
     report = check_raw(folder, indicators, update)
-    print_json(report) if as_json else typer.echo("\n".join(report.lines()))
+    show(report, as_json, report.lines())
     if report.exit_code:
         raise typer.Exit(report.exit_code)
 
@@ -293,14 +295,14 @@ def build_people_benchmark(
     from sdgbias.benchmark.people import Asked, build_people
     from sdgbias.raw.facet import REASONS
 
-    onward = f"Next: sdgbias evaluate MODEL --benchmark {out}"
     if stage:
         if not (out / "people.parquet").is_file():
             raise InputError(
                 f"{out}: no benchmark of people; make it: sdgbias people build --out {out}"
             )
         check_quality(out, data_docs)
-        typer.echo(f"{out}: passed the quality gate; see {out / 'quality.html'}. {onward}")
+        typer.echo(f"{out}: passed the quality gate; see {out / 'quality.html'}")
+        print_next_evaluation(out)
         return
     card = build_people(
         raw, out, asked=Asked(seed, selected_only, negatives, list_seed), progress=update
@@ -318,7 +320,7 @@ def build_people_benchmark(
         typer.echo(f"  {attribute}: {line}" + (f" ({reasons})" if reasons else ""))
     _print_left_out(card)
     check_quality(out, data_docs)
-    typer.echo(f"{onward} (sdgbias models lists them)")
+    print_next_evaluation(out)
 
 
 @people_app.command(
@@ -433,4 +435,4 @@ def build_suite(folder: SuiteFolder, out: OutOption) -> None:
     )
     for note in card["notes"]:
         typer.echo(f"  note: {note}")
-    typer.echo(f"Next: sdgbias evaluate MODEL --benchmark {out}")
+    print_next_evaluation(out)

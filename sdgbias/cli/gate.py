@@ -22,6 +22,7 @@ from sdgbias.progress import update
 
 if TYPE_CHECKING:
     from sdgbias.nightly.regression import Judgement
+    from sdgbias.nightly.regression.policy import Policy
 
 gate_app = group("gate", NIGHTS)
 #: Of more evaluations only those in breach are listed rule by rule.
@@ -61,13 +62,12 @@ def gate(
     from sdgbias import store
     from sdgbias.nightly import regression
     from sdgbias.nightly.regression import baseline as runs
-    from sdgbias.nightly.regression import policy as policies
 
     if baseline and not run:
         raise UsageError("--baseline needs --run: name the run that is compared with it")
     if run and (night or model):
         raise UsageError("--run is judged alone; leave out --night and --model")
-    chosen = policies.load(policy or policies.find(_root()))
+    chosen = _policy(policy)
     with store.connect(results, read_only=True):  # no results yet: said before anything else
         pass
     targets = [runs.by_hand(results, run)] if run else runs.of_night(results, night, model)
@@ -119,9 +119,8 @@ def announce(
     """
     from sdgbias.analysis import nights
     from sdgbias.nightly import notify as messages
-    from sdgbias.nightly.regression import policy as policies
 
-    chosen = policies.load(policy or policies.find(_root()))
+    chosen = _policy(policy)
     if dry_run:
         found = nights.load(results, night)
         if found is None:
@@ -146,14 +145,16 @@ def announce(
         )
 
 
-def _root() -> Path:
-    """The registry's root, or a folder without a policy of its own."""
+def _policy(named: Path | None) -> Policy:
+    """The policy that is named, else the registry's, else the packaged one."""
+    from sdgbias.nightly.regression import policy
     from sdgbias.registry import entries
 
     try:
-        return entries.find_root()
+        root = entries.find_root()
     except RegistryError:
-        return Path()
+        root = Path()
+    return policy.load(named or policy.find(root))
 
 
 def _print(made: list[Judgement], as_json: bool) -> None:
@@ -165,13 +166,13 @@ def _print(made: list[Judgement], as_json: bool) -> None:
 
     if not made:
         typer.echo(
-            "No run to judge: the newest night published none. One by hand: sdgbias gate --run RUN"
+            "No run to judge: the newest night published none. To judge one: sdgbias gate --run RUN"
         )
     many = len(made) > _LISTED
     if many:
         typer.echo(
-            f"{len(made)} evaluations, rules of those in breach alone; all rules of one: sdgbias"
-            " gate --model NAME, of all: --json\n"
+            f"{len(made)} evaluations; rules are listed for those in breach. All rules of a model:"
+            " sdgbias gate --model NAME, of all: --json\n"
         )
     # what needs a person ends the list, right above the error: the rest scrolls out of sight
     for j in sorted(made, key=lambda j: j.breached):

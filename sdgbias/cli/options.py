@@ -152,6 +152,11 @@ def confirmed(yes: bool, question: str, default: bool = False) -> bool:
     return yes or not sys.stdin.isatty() or typer.confirm(question, default=default)
 
 
+def comma_list(text: str) -> list[str]:
+    """The names in the value of an option, such as `one,two`."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
 def print_table(rows: list[tuple[str, ...]], indent: str = "") -> None:
     """Print rows in columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -197,6 +202,10 @@ def query_table(
     return store.query(results, packaged_sql("printed.sql")[name], values)
 
 
+def print_next_evaluation(benchmark: Path) -> None:
+    typer.echo(f"Next: sdgbias evaluate MODEL --benchmark {benchmark} (sdgbias models lists them)")
+
+
 def check_quality(benchmark: Path, data_docs: bool = False) -> None:
     """The quality gate of a benchmark; prints its warnings. Raises DataValidationError."""
     from sdgbias.benchmark import quality
@@ -204,6 +213,14 @@ def check_quality(benchmark: Path, data_docs: bool = False) -> None:
     update("checking the benchmark")
     for warning in quality.run_gate(benchmark, data_docs=data_docs).warnings:
         typer.echo(f"  warning: {warning}", err=True)
+
+
+def show(value: object, as_json: bool, lines: Iterable[object]) -> None:
+    """Print a value as JSON, or the lines that say it."""
+    if as_json:
+        print_json(value)
+    else:
+        typer.echo("\n".join(map(str, lines)))
 
 
 def print_json(value: object) -> None:

@@ -18,6 +18,7 @@ from sdgbias.cli.options import (
     ResultsOption,
     YesOption,
     ask_probes,
+    comma_list,
     confirmed,
 )
 from sdgbias.errors import InfrastructureError, UsageError
@@ -91,7 +92,7 @@ def register_model(
     from sdgbias.registry import changes
     from sdgbias.scoring import admission, parity
 
-    suite_names = tuple(part.strip() for part in suites.split(",") if part.strip())
+    suite_names = tuple(comma_list(suites))
     for fault in filter(None, map(entries.suite_fault, suite_names)):
         raise UsageError(f"--suites: {fault}")
     wanted = propose.Request(

@@ -19,6 +19,7 @@ from sdgbias.cli.options import (
     print_json,
     print_table,
     query_table,
+    show,
 )
 from sdgbias.errors import UsageError, one_of
 from sdgbias.types import FACET
@@ -48,13 +49,13 @@ def results(
     --json has every view, test and prompt; --csv has those of the questions. `results tables` lists
     the tables, columns, metrics and methods that a query can name; `results MODEL` shows one model.
     """
-    from sdgbias import store
+    from sdgbias import store, suites
 
     if what == "tables":
         from sdgbias.report import contents
 
-        found = contents.read(results)
-        print_json(found) if as_json else typer.echo("\n".join(contents.lines(found)))
+        listed = contents.read(results)
+        show(listed, as_json, contents.lines(listed))
         return
     if csv and as_json:
         raise UsageError("give --csv or --json, not both")
@@ -62,18 +63,24 @@ def results(
         raise UsageError(f"give {what} or --sql, not both; a query names its model itself")
     if sql:
         table = store.ask(results, sql)
-        print_json(table) if as_json else typer.echo(_text(table, csv))
+        show(table, as_json, [_text(table, csv)])
         return
     with store.held_open(results):
         model = "" if what == "headline" else _model(results, what)
         runs = _newest(results, model)
+        custom = [run for run, suite in runs.items() if not suites.named(suite).attributes]
+        metrics = query_table(results, "newest", runs)
+        if not custom:
+            metrics = metrics.drop(columns="suite")
+        groups = query_table(results, "groups", custom) if custom else None
         if csv:
-            typer.echo(_text(_metrics(results, runs), csv))
+            typer.echo(_text(metrics, csv))
         elif as_json:
-            parts = {"metrics": _metrics(results, runs), "people": _people(results, model)}
-            print_json(parts | {"own": _groups(results, runs)})
+            people = _people(results, model)
+            print_json({"metrics": metrics, "people": people, "own": groups})
         else:
-            _headline(results, runs, model)
+            own = metrics[metrics["run_id"].isin(custom)]
+            _print_headline(results, model, own, groups)
 
 
 def _text(table: pd.DataFrame, csv: bool) -> str:
@@ -105,13 +112,6 @@ def _newest(results: Path, model: str) -> dict[str, str]:
     }
 
 
-def _metrics(results: Path, runs: Mapping[str, str]) -> pd.DataFrame:
-    """The pooled numbers of these runs, by model, task, test and method."""
-    table = query_table(results, "newest", runs)
-    # the column is there where there is more to tell apart than models
-    return table if _own(runs) else table.drop(columns="suite")
-
-
 def _people(results: Path, model: str) -> pd.DataFrame | None:
     """Disparities of the newest runs on people, or of those of this model."""
     from sdgbias import store
@@ -123,21 +123,10 @@ def _people(results: Path, model: str) -> pd.DataFrame | None:
     return table[table["model"] == model] if model else table
 
 
-def _own(runs: Mapping[str, str]) -> dict[str, str]:
-    """Those of the runs that are on custom questions."""
-    from sdgbias import suites
-
-    return {run: suite for run, suite in runs.items() if not suites.named(suite).attributes}
-
-
-def _groups(results: Path, runs: Mapping[str, str]) -> pd.DataFrame | None:
-    """Disparities of the runs on custom questions."""
-    custom = _own(runs)
-    return query_table(results, "groups", custom) if custom else None
-
-
-def _headline(results: Path, runs: Mapping[str, str], model: str) -> None:
-    """Print the headline of every suite, of all models or of this one."""
+def _print_headline(
+    results: Path, model: str, own: pd.DataFrame, groups: pd.DataFrame | None
+) -> None:
+    """The headline of every suite, of all models or of this one, and of own questions."""
     from sdgbias.report import headlines
 
     sections = headlines.sections(results, model)
@@ -145,17 +134,15 @@ def _headline(results: Path, runs: Mapping[str, str], model: str) -> None:
         typer.echo(f"{title}\n")
         print_table(rows)
         typer.echo()
-    custom = _own(runs)
-    if custom:
+    if len(own):
         typer.echo("Own questions: accuracy in %, and gain in points\n")
-        print_estimates(_metrics(results, custom))
+        print_estimates(own)
         typer.echo()
-    groups = _groups(results, runs)
     if groups is not None and len(groups):
         typer.echo("Own questions: accuracy of the best group minus the worst, in points\n")
         print_estimates(groups)
         typer.echo()
-    if not sections and not custom:
+    if not sections and not len(own):
         typer.echo(f"{results}: no run is published yet. Next: sdgbias evaluate MODEL")
         return
     typer.echo(

@@ -10,7 +10,7 @@ import typer
 from typer import Argument, Option
 
 from sdgbias.cli.application import DATA, group
-from sdgbias.cli.options import DEFAULT_BENCHMARK, BenchmarkOption, OutOption
+from sdgbias.cli.options import DEFAULT_BENCHMARK, BenchmarkOption, OutOption, comma_list
 from sdgbias.progress import update
 
 TextViewOption = Annotated[
@@ -23,10 +23,6 @@ ReviewersOption = Annotated[
 review_app = group("review", DATA, "Human review of questions by two people and an adjudicator.")
 FirstCsv = Annotated[Path, Argument(metavar="A.csv", help="Verdicts of the first reviewer.")]
 SecondCsv = Annotated[Path, Argument(metavar="B.csv", help="Verdicts of the second reviewer.")]
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 @review_app.command(
@@ -54,7 +50,7 @@ def sample_for_review(
     """
     from sdgbias.benchmark.review.sheet import write_sheets
 
-    sheets = write_sheets(benchmark, out, share, seed, _names(reviewers), progress=update)
+    sheets = write_sheets(benchmark, out, share, seed, comma_list(reviewers), progress=update)
     typer.echo("\n".join(sheets.lines()))
 
 
@@ -100,7 +96,7 @@ def write_templates(
     """
     from sdgbias.benchmark.review.template_sheets import write_template_sheets
 
-    for path in write_template_sheets(benchmark, out, _names(reviewers)):
+    for path in write_template_sheets(benchmark, out, comma_list(reviewers)):
         typer.echo(path)
 
 

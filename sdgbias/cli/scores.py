@@ -87,62 +87,59 @@ def cost_text(costs: Sequence[Mapping[str, Any]], rate: float | None) -> str:
     blocks = ["\n".join(_cost_lines(c, rate)) for c in costs]
     estimates = [c["estimate"] for c in costs]
     if len(costs) > 1 and all(e["basis"] for e in estimates):
-        mean, low, high = (sum(e[k] for e in estimates) for k in ("hours", "low", "high"))
-        hours = f"{mean:.3g} ({low:.3g} to {high:.3g}), by the runs above"
-        total = f"{len(costs)} models: GPU hours: {hours}"
-        blocks.append("\n".join([total, *_money(mean, low, high, rate)]))
+        total = {k: sum(e[k] for e in estimates) for k in ("hours", "low", "high")}
+        summed = _hours_lines(total | {"basis": "the runs above"}, rate)
+        blocks.append("\n".join([f"{len(costs)} models: {summed[0]}", *summed[1:]]))
     return "\n\n".join(blocks)
 
 
 def _cost_lines(c: Mapping[str, Any], rate: float | None) -> list[str]:
-    pictures = f"{c['image_tokens']} tokens a picture" if c["prompts_full"] else "no pictures"
-    rows = [
-        ("naive (every cell a pass)", c["prompts_naive"], c["tokens_naive"], c["images_naive"]),
-        ("plain Full view only", c["prompts_full"], c["tokens_full"], c["images_full"]),
-        ("distinct prompts", c["prompts_planned"], c["tokens_distinct"], None),
-        (
-            "planned (shared beginnings)",
-            c["prompts_planned"],
-            c["tokens_planned"],
-            c["images_planned"],
-        ),
-    ]
+    counted = {
+        kind: [c[f"{what}_{kind}"] for what in ("prompts", "tokens", "images")]
+        for kind in ("naive", "full", "planned", "extra")
+    }
+    rows: dict[str, Sequence[int | None]] = {
+        "naive (every cell a pass)": counted["naive"],
+        "plain Full view only": counted["full"],
+        "distinct prompts": (c["prompts_planned"], c["tokens_distinct"], None),
+        "planned (shared beginnings)": counted["planned"],
+    }
     if c["prompts_extra"]:
-        extra = [c[f"{what}_extra"] for what in ("prompts", "tokens", "images")]
-        both = [before + more for before, more in zip(rows[-1][1:], extra, strict=True)]
-        rows += [("extra passes add", *extra), ("planned with extra passes", *both)]
+        rows["extra passes add"] = counted["extra"]
+        both = zip(counted["planned"], counted["extra"], strict=True)
+        rows["planned with extra passes"] = [planned + more for planned, more in both]
+    pictures = f"{c['image_tokens']} tokens a picture" if c["prompts_full"] else "no pictures"
     fewer = f"{c['tokens_naive'] / (c['tokens_planned'] or 1):.1f} times fewer tokens than naive"
     full = f"plain Full {NEEDS_PICTURES}"
     if c["prompts_full"]:
         full = f"{c['tokens_planned'] / (c['tokens_full'] or 1):.2f} of plain Full only"
     without = ", all three without extra passes" if c["prompts_extra"] else ""
-    e = c["estimate"]
-    hours = (
-        f"{e['hours']:.3g} ({e['low']:.3g} to {e['high']:.3g}), by {e['basis']}"
-        if e["basis"]
-        else "not known without a timed run; a few questions are enough: sdgbias evaluate"
-        f" {c['model']} --limit 50"
-    )
-    lines = [
-        f"{c['model']}: {c['items']:,} questions, {pictures}\n",
-        f"{'':28} {'prompts':>12} {'tokens':>15} {'pictures':>10}",
-        *(
-            f"{name:28} {prompts:>12,} {tokens:>15,} {'' if images is None else f'{images:,}':>10}"
-            for name, prompts, tokens, images in rows
-        ),
-        f"\nplanned: {fewer}, {full}{without}\n",
-        f"GPU hours: {hours}",
-    ]
-    if e["gib"]:
-        lines.append(f"memory: about {e['gib']:.1f} GiB on each of {e['devices']} GPU(s)")
-    return lines + (_money(e["hours"], e["low"], e["high"], rate) if e["basis"] else [])
+    lines = [f"{c['model']}: {c['items']:,} questions, {pictures}\n"]
+    lines.append(f"{'':28} {'prompts':>12} {'tokens':>15} {'pictures':>10}")
+    for name, (prompts, tokens, images) in rows.items():
+        shown = "" if images is None else f"{images:,}"
+        lines.append(f"{name:28} {prompts:>12,} {tokens:>15,} {shown:>10}")
+    hours, *money = _hours_lines(c["estimate"] | {"model": c["model"]}, rate)
+    lines += [f"\nplanned: {fewer}, {full}{without}\n", hours]
+    if c["estimate"]["gib"]:
+        devices = c["estimate"]["devices"]
+        lines.append(f"memory: about {c['estimate']['gib']:.1f} GiB on each of {devices} GPU(s)")
+    return lines + money
 
 
-def _money(mean: float, low: float, high: float, rate: float | None) -> list[str]:
-    if rate is None:
-        return []
-    prices = f"{mean * rate:,.2f} ({low * rate:,.2f} to {high * rate:,.2f})"
-    return [f"money: {prices} at {rate:g} a GPU hour"]
+def _hours_lines(e: Mapping[str, Any], rate: float | None) -> list[str]:
+    """GPU hours with their range, and at a rate the money."""
+    if not e["basis"]:
+        return [
+            "GPU hours: not known without a timed run; a few questions are enough: sdgbias evaluate"
+            f" {e['model']} --limit 50"
+        ]
+    range_ = f"{e['hours']:.3g} ({e['low']:.3g} to {e['high']:.3g})"
+    lines = [f"GPU hours: {range_}, by {e['basis']}"]
+    if rate is not None:
+        prices = f"{e['hours'] * rate:,.2f} ({e['low'] * rate:,.2f} to {e['high'] * rate:,.2f})"
+        lines.append(f"money: {prices} at {rate:g} a GPU hour")
+    return lines
 
 
 @app.command(rich_help_panel=SCORES, epilog="Example: sdgbias evaluate tiny-llava --limit 50")

@@ -224,9 +224,7 @@ def init(
         write_atomically(folder / name, texts[name], again)
     (folder / "registry" / "models").mkdir(parents=True, exist_ok=True)
     kept = len(texts) - len(new)
-    typer.echo(
-        f"{folder}: {len(new)} files written" + (f", {kept} kept as they are" if kept else "")
-    )
+    typer.echo(f"{folder}: {len(new)} files written" + (f", {kept} left unchanged" if kept else ""))
 
 
 def without_code(stages: str) -> str:

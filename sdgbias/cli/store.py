@@ -97,7 +97,7 @@ def keep(
         typer.echo(f"{run['run_id']}  {run['finished_at']:%Y-%m-%d}  {size}")
     again = "" if apply or going.empty else ". To do it: the same command with --apply"
     typer.echo(
-        f"Details of {len(going)} of {len(planned)} runs {'removed' if apply else 'would go'},"
+        f"Details of {len(going)} of {len(planned)} runs {'are' if apply else 'would be'} removed,"
         f" {maintenance.size(int(going['bytes'].sum()))}{again}"
     )
 

@@ -60,6 +60,8 @@ class Backend(ABC):
     chooses_labels: bool = False
     #: The labels that it can answer with; None: any.
     names: Collection[str] | None = None
+    #: Whether prompts are sent to another process, one by one, and answered there.
+    sends: bool = False
     #: Work done since it was loaded (prompts, tokens_prefilled, images_encoded, ...), from which
     #: `sdgbias plan` estimates the time of the next run.
     counts: Mapping[str, float] = MappingProxyType({})
@@ -67,9 +69,9 @@ class Backend(ABC):
     def prefetch(  # noqa: B027 (most engines have nothing to do here)
         self, prompts: Sequence[Prompt], starts: Sequence[str] = (), max_new_tokens: int = 0
     ) -> None:
-        """Says that these prompts are scored next, or with ``starts`` answered, so that an engine
-        may prepare them, or send them, while it works on others. Raises nothing: a prompt that
-        can't be prepared fails when it is asked."""
+        """Prepares prompts that are scored soon, or with ``starts`` answered, or sends them, in
+        another thread than the one that asks. Raises nothing: a prompt that can't be prepared
+        fails when it is asked."""
 
     def close(self) -> None:  # noqa: B027
         """Releases processes and connections."""

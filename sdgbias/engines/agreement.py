@@ -93,6 +93,39 @@ def score(engine: Backend, prompts: Sequence[Prompt], order: Sequence[int], size
     return Probed(scores, lines, refused)
 
 
+class Itself(NamedTuple):
+    """N prompts scored three times by one engine: each alone, in batches, and in batches of another
+    order."""
+
+    alone: Probed
+    batched: Probed
+    shuffled: Probed
+
+    def rows(self, backend: str, prompts: Sequence[Prompt], limit: float) -> list[dict[str, Any]]:
+        """The verdicts on the two differences that there may be."""
+        other = self.batched.scores
+        return [
+            compare(f"{backend}: {what}", prompts, one.scores, other, limit)
+            for what, one in (
+                ("alone / in batches", self.alone),
+                ("shuffled / in order", self.shuffled),
+            )
+        ]
+
+
+def shuffled(n: int, seed: int) -> list[int]:
+    """Another order of N prompts."""
+    order: list[int] = np.random.default_rng(seed).permutation(n).tolist()
+    return order
+
+
+def score_three_times(engine: Backend, prompts: Sequence[Prompt], size: int, seed: int) -> Itself:
+    """The scores of the prompts alone, in batches of ``size`` and shuffled. Raises as `score`."""
+    order = range(len(prompts))
+    ways = [(order, 1), (order, size), (shuffled(len(prompts), seed), size)]
+    return Itself(*(score(engine, prompts, *way) for way in ways))
+
+
 def log_shares(logits: np.ndarray) -> np.ndarray:
     """(N, K) log-probabilities among a prompt's candidates; NaN where it has none."""
     known = ~np.isnan(logits)

@@ -13,6 +13,7 @@ import base64
 import hashlib
 import json
 import secrets
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,21 +24,27 @@ import numpy as np
 from sdgbias.engines import Restartable
 from sdgbias.engines.api.http import Transport, count
 from sdgbias.engines.fingerprint import VERSIONS, accelerator, fingerprint, installed, local_folder
-from sdgbias.engines.hf.loading import too_many
 from sdgbias.engines.hf.processor import load_processor
 from sdgbias.engines.hf.prompting import (
     adds_special_tokens,
-    after_space,
     check_template,
-    end_ids,
-    minus_ids,
     probe_hash,
     render,
-    start_choices,
     template_of,
+    too_many,
 )
 from sdgbias.engines.hf.text_only import TextProcessor
-from sdgbias.engines.hf.tokens import SPACE_MARKS, decoded, find_candidates
+from sdgbias.engines.hf.tokens import (
+    SPACE_MARKS,
+    Choices,
+    FirstTokens,
+    begins_behind_space,
+    choices_of,
+    decoded,
+    end_ids,
+    find_candidates,
+    put,
+)
 from sdgbias.engines.options import ApiOptions, VllmOptions, read
 from sdgbias.engines.requests import Requests
 from sdgbias.engines.vllm_server import Server
@@ -52,7 +59,6 @@ _IN_FLIGHT = 256
 Scores = dict[int, float]  # token id -> log-probability
 #: A prompt, what it goes on with, and the parameters of the request as JSON.
 Request = tuple[Prompt, str, str]
-Choices = list[tuple[int, ...]]  # the tokens that each position of a start may be
 
 
 def identity(spec: ModelSpec, root: Path, device: str, prompts: str = "") -> str:
@@ -71,6 +77,8 @@ class VLLM(Restartable):
     """One server and its client. Raises RegistryError (options), ModelError (a model it can't
     serve), InfrastructureError (no vLLM here, no memory)."""
 
+    sends = True
+
     def __init__(self, spec: ModelSpec, root: Path) -> None:
         self.name, options = spec.name, read(spec, VllmOptions)
         local_folder(spec, root)  # a folder that isn't there is refused before anything is loaded
@@ -82,9 +90,8 @@ class VLLM(Restartable):
         self.tokenizer: Any = self.processor.tokenizer
         optional = LETTERS.lower() + OPTION_LETTERS
         self.candidates = find_candidates(self.tokenizer, LETTERS + DIGITS, optional=optional)
-        self.minus = minus_ids(self.tokenizer)
         self.ends = sorted(end_ids(_stated_ends(spec, root), self.tokenizer))
-        self._sums = {"requests": 0, "prompt_tokens": 0, "cached_tokens": 0}
+        self._before: Counter[str] = Counter()  # of servers that have ended
         self._requests: Requests[Request] = Requests(self._send)
         self.fingerprint = identity(
             spec, root, accelerator(), probe_hash(self.processor, self.template)
@@ -119,6 +126,7 @@ class VLLM(Restartable):
     def _disconnect(self) -> None:
         self._requests.forget()
         self._requests.run(self.transport.close())
+        self._before += self.transport.counts
         self.server.stop()
 
     def close(self) -> None:
@@ -169,8 +177,9 @@ class VLLM(Restartable):
         if self._too_many(prompts):
             return
         if not starts:
+            prompts = [p for p in prompts if set(p.candidates) <= set(self.candidates.ids)]
             for ending in ("", *self._lone_space()):
-                asked = [p for p in prompts if not ending or self._spaced_candidate(p)]
+                asked = [p for p in prompts if not ending or self.candidates.spaced(p)]
                 self._requests.begin([r for p in asked for r in self._scoring(p, ending)])
         elif "" in starts:
             self._requests.begin([(p, "", self._answering(max_new_tokens)) for p in prompts])
@@ -190,12 +199,7 @@ class VLLM(Restartable):
             raise next((f for f in failures if isinstance(f, ModelError)), failures[0])
         choices = []
         for answer in answers:
-            usage = answer.get("usage")
-            self._sums["requests"] += 1
-            n_tokens = count(usage, "prompt_tokens")
-            self._sums["prompt_tokens"] += n_tokens
-            details = usage.get("prompt_tokens_details") if isinstance(usage, dict) else None
-            self._sums["cached_tokens"] += count(details, "cached_tokens")
+            n_tokens = count(answer.get("usage"), "prompt_tokens")
             choices.append({**answer["choices"][0], "n_tokens": n_tokens})
         return choices
 
@@ -203,9 +207,9 @@ class VLLM(Restartable):
     def counts(self) -> dict[str, int]:  # type: ignore[override]
         """Work done so far, under the names of the transformers engine, from which `sdgbias plan`
         estimates the time of the next run."""
-        sums = self._sums
-        prefilled = sums["prompt_tokens"] - sums["cached_tokens"]
-        of_prompts = {"tokens_of_prompts": sums["prompt_tokens"], "tokens_prefilled": prefilled}
+        sums = self._before + self.transport.counts
+        tokens, cached = sums["prompt_tokens"], sums["cached_tokens"]
+        of_prompts = {"tokens_of_prompts": tokens, "tokens_prefilled": tokens - cached}
         return {"requests": sums["requests"], **of_prompts}
 
     # ------------------------------------------------------------------
@@ -218,51 +222,41 @@ class VLLM(Restartable):
         They differ from the transformers engine's logits by one constant per prompt, which does not
         affect any later step. PromptRefused when a prompt does not fit.
         """
-        batch = ScoreBatch.empty(prompts)
-        if not prompts:
-            return batch
-        first, firsts = self._first_tokens(prompts, "")
-        after: dict[int, Scores] = {}
-        following: dict[int, Any] = {}
-        for ending in self._lone_space():
-            rows = [i for i, prompt in enumerate(prompts) if self._spaced_candidate(prompt)]
-            second, behind = self._first_tokens([prompts[i] for i in rows], ending)
-            after = dict(zip(rows, second, strict=True))
-            following = dict(zip(rows, behind, strict=True))
-        for row, (prompt, scores) in enumerate(zip(prompts, first, strict=True)):
-            merged = np.array([self._merged(c, scores, after.get(row)) for c in prompt.candidates])
-            batch.logits[row, : len(merged)] = merged
-            batch.mass[row] = np.exp(np.logaddexp.reduce(merged))
-            if self.minus:
-                batch.minus_logit[row] = np.logaddexp.reduce([scores[i] for i in self.minus])
-            ids = firsts[row]["token_ids"][:1]
-            if row in following and ids == [self.candidates.space]:
-                ids = ids + following[row]["token_ids"][:1]
-            batch.top_token[row] = self.tokenizer.decode(ids).strip()
-            batch.n_tokens[row] = firsts[row]["n_tokens"]
+        batch, known = ScoreBatch.empty(prompts), self.candidates
+        self.prefetch(prompts)
+        for candidates in dict.fromkeys(prompt.candidates for prompt in prompts):
+            rows = [row for row, prompt in enumerate(prompts) if prompt.candidates == candidates]
+            alike, behind = [prompts[row] for row in rows], None
+            first, lengths = self._first_tokens(alike, "")
+            if known.spaced(alike[0]):
+                behind, _ = self._first_tokens(alike, *self._lone_space())
+            put(batch, rows, alike, first, behind, known, self.tokenizer)
+            batch.n_tokens[rows] = lengths
         return batch
 
     def _first_tokens(
         self, prompts: Sequence[Prompt], ending: str
-    ) -> tuple[list[Scores], list[Any]]:
-        """For each prompt and what it goes on with: log-probabilities of the tokens that can begin
-        an answer, and the first of its answers."""
+    ) -> tuple[FirstTokens, list[int]]:
+        """(the first tokens of prompts with the same candidates that go on with ``ending``, tokens
+        of each prompt)."""
         asked = [self._scoring(prompt, ending) for prompt in prompts]
-        owners = [row for row, requests in enumerate(asked) for _ in requests]
-        answers = self._ask([request for requests in asked for request in requests])
-        scores: list[Scores] = [{} for _ in prompts]
-        firsts: dict[int, Any] = {}
-        for row, choice in zip(owners, answers, strict=True):
-            scores[row] |= _log_probabilities(self.name, choice)
-            firsts.setdefault(row, choice)
-        return scores, [firsts[row] for row in range(len(prompts))]
+        answers = iter(self._ask([request for requests in asked for request in requests]))
+        rows: list[Scores] = []
+        tops, lengths = [], []
+        for requests in asked:
+            choices = [next(answers) for _ in requests]
+            rows.append({})
+            for choice in choices:
+                rows[-1] |= _log_probabilities(self.name, choice)
+            tops.append(int(choices[0]["token_ids"][0]))
+            lengths.append(choices[0]["n_tokens"])
+        ids = self.candidates.wanted(prompts[0].candidates)
+        scores = {i: np.array([row[i] for row in rows]) for i in ids}
+        return FirstTokens(scores, np.zeros(len(rows)), tops), lengths
 
     def _scoring(self, prompt: Prompt, ending: str) -> list[Request]:
         """The requests for the scores of a prompt that goes on with ``ending``."""
-        wanted = {*self.minus}.union(*(self.candidates.ids[c] for c in prompt.candidates))
-        if self.candidates.space is not None:
-            wanted.add(self.candidates.space)
-        ids = sorted(wanted)
+        ids = self.candidates.wanted(prompt.candidates)
         one = {"logprobs": True, "top_logprobs": 1, "return_tokens_as_token_ids": True}
         parts = [ids[at : at + _MOST_IDS] for at in range(0, len(ids), _MOST_IDS)]
         return [
@@ -275,18 +269,6 @@ class VLLM(Restartable):
         space = self.candidates.space
         return [] if space is None else [self._written([space])]
 
-    def _spaced_candidate(self, prompt: Prompt) -> bool:
-        """Whether a candidate may come second, behind a lone space token."""
-        return bool(self.candidates.needs_space & set(prompt.candidates))
-
-    def _merged(self, candidate: str, scores: Scores, after: Scores | None) -> float:
-        ids, space = self.candidates.ids[candidate], self.candidates.space
-        value = np.logaddexp.reduce([scores[i] for i in ids])
-        if after is not None and space is not None and candidate in self.candidates.needs_space:
-            behind = np.logaddexp.reduce([after[i] for i in ids])
-            value = np.logaddexp(value, scores[space] + behind)
-        return float(value)
-
     # ------------------------------------------------------------------
     # answers
 
@@ -295,11 +277,15 @@ class VLLM(Restartable):
     ) -> Generated:
         """Greedy answers, each with its forced start. ModelError for a start that doesn't begin a
         number."""
-        choices = [start_choices(start, self.candidates, self.minus) for start in starts]
-        if not prompts or not starts:
-            return Generated.whole([[] for _ in prompts])
+        spaced = None
+        if prompts and begins_behind_space(starts, self.candidates):
+            numbers = [replace(prompt, candidates=DIGITS) for prompt in prompts]
+            endings = ("", *self._lone_space())
+            first, behind = (self._first_tokens(numbers, ending)[0] for ending in endings)
+            spaced = first, behind
+        choices = choices_of(starts, self.candidates, len(prompts), spaced)
         owners = [prompt for prompt in prompts for _ in starts]
-        forced = self._forced(owners, self._spaced(prompts, starts, choices))
+        forced = self._forced(owners, [own for of_prompt in choices for own in of_prompt])
         parameters = self._answering(max_new_tokens)
         answers = self._ask(
             [(p, self._written(ids), parameters) for p, ids in zip(owners, forced, strict=True)]
@@ -310,7 +296,7 @@ class VLLM(Restartable):
             said = [i for i in answer["token_ids"] if i not in self.ends]
             texts.append(begun + decoded(self.tokenizer, [*ids, *said]).strip())
         cut = [answer["finish_reason"] == "length" for answer in answers]
-        rows = range(0, len(texts), len(starts))
+        rows = range(0, len(texts), len(starts) or 1)
         return Generated(
             [texts[i : i + len(starts)] for i in rows], [cut[i : i + len(starts)] for i in rows]
         )
@@ -326,33 +312,11 @@ class VLLM(Restartable):
             for i, token in zip(ids, tokens, strict=True)
         )
 
-    def _spaced(
-        self, prompts: Sequence[Prompt], starts: Sequence[str], choices: Sequence[Choices]
-    ) -> list[Choices]:
-        """The choices of each start, prompt by prompt (B x S): after a lone space token where that
-        beginning is the likelier one."""
-        pairs = zip(starts, choices, strict=True)
-        others = [after_space(start, self.candidates, own) for start, own in pairs]
-        space = self.candidates.space
-        if space is None or not any(others):
-            return [*choices] * len(prompts)
-        numbers = [replace(prompt, candidates=DIGITS) for prompt in prompts]
-        first, second = (
-            self._first_tokens(numbers, ending)[0] for ending in ("", self._written([space]))
-        )
-        rows: list[Choices] = []
-        for one, behind in zip(first, second, strict=True):
-            for own, other in zip(choices, others, strict=True):
-                direct = max((one[i] for i in own[0]), default=0.0) if own else 0.0
-                later = -np.inf if other is None else max(behind[i] for i in own[0])
-                rows.append(own if other is None or one[space] + later <= direct else other)
-        return rows
-
     def _forced(self, prompts: Sequence[Prompt], choices: Sequence[Choices]) -> list[list[int]]:
         """The tokens of each prompt's forced start: at each position the likeliest of those that it
         may consist of."""
         forced: list[list[int]] = [[] for _ in prompts]
-        for position in range(max(map(len, choices))):
+        for position in range(max(map(len, choices), default=0)):
             rows = [row for row, own in enumerate(choices) if len(own) > position]
             several = [row for row in rows if len(choices[row][position]) > 1]
             answers = self._ask(

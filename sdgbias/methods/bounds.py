@@ -10,8 +10,7 @@ has a lower and an upper value.
 
 The set is never too small. It may be too large, because the bounds of D and of each pair of
 candidates are taken one by one. A candidate censored in CTX+Q or Q-only can usually win, since its
-score grows without limit as its probability there goes to zero (Eq. 9 divides by it); `between(...,
-floor=...)` gives the result if no probability is below a floor.
+score grows without limit as its probability there goes to zero (Eq. 9 divides by it).
 """
 
 from __future__ import annotations
@@ -48,15 +47,12 @@ class BoundedChoice:
     choice: Ints
 
 
-def between(logits: Floats, upper: Floats, floor: float = 0.0) -> Bounds:
+def between(logits: Floats, upper: Floats) -> Bounds:
     """Log-probabilities (N, K), NaN or -inf where censored, with upper bounds (N, K) that are NaN
-    where the item lacks the candidate. `floor` is an assumption, not a finding: no censored
-    candidate's probability is below it."""
+    where the item lacks the candidate."""
     z, u = np.asarray(logits, dtype=np.float64), np.asarray(upper, dtype=np.float64)
     finite, has = np.isfinite(z), ~np.isnan(u)
-    with np.errstate(divide="ignore"):
-        lowest = np.minimum(np.log(floor), u)
-    low = np.where(finite, z, np.where(has, lowest, np.nan))
+    low = np.where(finite, z, np.where(has, -np.inf, np.nan))
     return Bounds(low, np.where(has, np.where(finite, np.maximum(z, u), u), z))
 
 

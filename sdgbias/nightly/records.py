@@ -18,7 +18,7 @@ import pandas as pd
 
 from sdgbias import locks, store
 from sdgbias.errors import InfrastructureError, StoreError
-from sdgbias.nightly.attempt import PUBLISHED, UNCHANGED, JobOutcome, unplanned
+from sdgbias.nightly.attempt import JobOutcome, unplanned
 from sdgbias.nightly.night_options import NightOptions
 from sdgbias.nightly.plan import BROKEN, Night
 from sdgbias.store import night_files
@@ -105,18 +105,13 @@ def begin(options: NightOptions, night: Night, now: datetime) -> None:
 
 
 def add(results: Path, outcomes: Sequence[JobOutcome]) -> str:
-    """Record outcomes; returns why one could not be written ('' if all were). An outcome published
-    by an earlier start of this night stays 'published'."""
+    """Record outcomes; returns why one could not be written ('' if all were)."""
     why = ""
     for outcome in outcomes:
-        row = outcome.row()
-        before = night_files.read(results, "night_outcomes", row)
-        again = (outcome.outcome, outcome.run_id) == (UNCHANGED, before.get("run_id"))
-        if not (again and before["outcome"] == PUBLISHED):
-            try:
-                night_files.write(results, "night_outcomes", row)
-            except StoreError as error:
-                why = str(error)
+        try:
+            night_files.write(results, "night_outcomes", outcome.row())
+        except StoreError as error:
+            why = str(error)
     return why
 
 
@@ -183,7 +178,7 @@ def history(results: Path, model: str = "") -> pd.DataFrame:
 
 def last_finished(results: Path) -> str | None:
     """Name of the newest completed night of all models (no --model); None if there is none."""
-    # nights before version 0.12 called the option models
+    # records made by 0.1.0 name the option models
     of_all = "coalesce(config->>'model', config->>'models') IS NULL"
     sql = f"SELECT max(night) AS night FROM nights WHERE status = ? AND {of_all}"
     newest = night_files.query(results, sql, [DONE])["night"][0]

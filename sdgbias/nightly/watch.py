@@ -123,14 +123,14 @@ def look(
     def note(one: Finding, commit: str) -> None:
         row = ledger.get(one.repo.lower())
         again = (row is not None and row.why == one.told) or one.kind == SAME
-        known = again or (one.kind == GONE and not one.written and not dry_run)
-        findings.append(replace(one, news=not known))
+        announced = again or (one.kind == GONE and not one.written and not dry_run)
+        findings.append(replace(one, news=not announced))
         # a repository that doesn't answer today keeps its candidate's row, which is tried later
         if one.kind != SAME and not (one.kind == TROUBLE and row is not None and row.name):
             first, at = row.first_seen if row else day, one.revision or commit
             verdict = WAITING if one.ready else one.kind
-            found = Seen(one.repo, at, first, verdict, one.told, dict(here.versions), one.name)
-            ledger[one.repo.lower()] = found
+            seen = Seen(one.repo, at, first, verdict, one.told, dict(here.versions), one.name)
+            ledger[one.repo.lower()] = seen
 
     try:
         watched = _watched(entries.load_all(root).values(), rules.skip) if rules.commits else {}
@@ -138,13 +138,13 @@ def look(
             for one in _or_why(repo, partial(_commits, root, specs, here, dry_run)):
                 note(one, "")
         for owner in (*rules.owners, *rules.everyone):
-            known = {spec.repo.lower() for spec in entries.load_all(root).values()}
-            known |= {one.repo.lower() for one in findings}  # by an earlier rule
+            registered = {spec.repo.lower() for spec in entries.load_all(root).values()}
+            registered |= {one.repo.lower() for one in findings}  # by an earlier rule
             for listed in {one.repo: one for one in owner.listed()}.values():
                 row = ledger.get(listed.repo.lower())
                 refused = (REFUSED, listed.commit, here.versions)
                 before = row is not None and (row.verdict, row.commit, row.versions) == refused
-                if listed.repo.lower() not in known and not before and owner.admits(listed):
+                if listed.repo.lower() not in registered and not before and owner.admits(listed):
                     new = partial(_repository, root, listed, owner, here, dry_run)
                     for one in _or_why(listed.repo, new):
                         note(one if one.name else _described(one, listed, here), listed.commit)
@@ -223,7 +223,7 @@ def _gone(repo: str, specs: list[ModelSpec]) -> dict[str, str]:
 
 
 def _repository(
-    root: Path, listed: hub.Listed, owner: Owner, here: propose.Host, dry_run: bool
+    root: Path, listed: hub.ModelFacts, owner: Owner, here: propose.Host, dry_run: bool
 ) -> list[Finding]:
     account = listed.repo.split("/")[0]
     wanted = propose.Request(suites=owner.suites, gpu=owner.gpu)
@@ -254,7 +254,7 @@ def _register(
     return Finding(kind, *at, told, not dry_run, ready=not proposal.obstacle)
 
 
-def _described(one: Finding, listed: hub.Listed, here: propose.Host) -> Finding:
+def _described(one: Finding, listed: hub.ModelFacts, here: propose.Host) -> Finding:
     """A gated repository that can't be read, with what the hub's list shows of it to everybody: a
     person decides by that whether to accept its conditions."""
     if not listed.gated or not listed.params:
@@ -268,7 +268,7 @@ def _described(one: Finding, listed: hub.Listed, here: propose.Host) -> Finding:
     return replace(one, told=f"{one.told} ({facts})")
 
 
-def _facts(listed: hub.Listed, params_b: float | None) -> str:
+def _facts(listed: hub.ModelFacts, params_b: float | None) -> str:
     size = f"{params_b:g} billion parameters" if params_b else "size unknown"
     access = "gated" if listed.gated else "not gated"
     return f"{size}, {listed.licence or 'licence not stated'}, {access}"

@@ -55,12 +55,12 @@ class Owner:
     gpu: str = ""
     """GPU kind of the work pool that would run it; empty: cpu."""
 
-    def listed(self) -> Iterator[hub.Listed]:
+    def listed(self) -> Iterator[hub.ModelFacts]:
         """The repositories that the hub lists. Errors: as hub.listed."""
         for pipeline in self.pipelines:
             yield from hub.listed(pipeline, self.owner)
 
-    def admits(self, one: hub.Listed) -> bool:
+    def admits(self, one: hub.ModelFacts) -> bool:
         """Whether a repository meets every condition. A value missing on the hub doesn't meet its
         condition."""
         small = self.max_params_b is None or 0 < one.params <= self.max_params_b * 1e9
@@ -84,7 +84,7 @@ class Everyone(Owner):
     limit: Count = 50
     """So many repositories are looked at."""
 
-    def listed(self) -> Iterator[hub.Listed]:
+    def listed(self) -> Iterator[hub.ModelFacts]:
         for pipeline in self.pipelines:
             yield from hub.listed(pipeline, "", self.apps, self.sort, self.limit)
 

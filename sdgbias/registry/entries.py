@@ -95,21 +95,21 @@ def _alike(root: Path) -> list[list[Path]]:
     folder = root / "registry" / "models"
     if not folder.is_dir():
         raise RegistryError(f"{folder}: no such folder; {_GO_THERE}")
-    found: dict[str, list[Path]] = {}
+    by_stem: dict[str, list[Path]] = {}
     for path in sorted(folder.iterdir()):
         if path.suffix.lower() in (".yaml", ".yml") and not path.name.startswith("."):
-            found.setdefault(path.stem.lower(), []).append(path)
-    return list(found.values())
+            by_stem.setdefault(path.stem.lower(), []).append(path)
+    return list(by_stem.values())
 
 
 def _files(root: Path) -> dict[str, Path]:
     """Stem -> file of every entry, sorted; RegistryError when two files differ only in case or in
     .yaml/.yml."""
-    found = _alike(root)
-    for twin, *others in found:
+    alike = _alike(root)
+    for twin, *others in alike:
         if others:
             raise RegistryError(_twins(others[0], twin))
-    return {path.stem: path for (path,) in found}
+    return {path.stem: path for (path,) in alike}
 
 
 def _twins(path: Path, twin: Path) -> str:
@@ -125,7 +125,7 @@ def load_all(root: Path | None = None) -> dict[str, ModelSpec]:
 def load_readable(root: Path | None = None) -> tuple[dict[str, ModelSpec], dict[str, str]]:
     """(the valid entries by name, file stem -> its fault): one broken file doesn't hide the
     others."""
-    found: dict[str, ModelSpec] = {}
+    readable: dict[str, ModelSpec] = {}
     broken: dict[str, str] = {}
     for alike in _alike(root or find_root()):
         for path in alike:
@@ -133,10 +133,10 @@ def load_readable(root: Path | None = None) -> tuple[dict[str, ModelSpec], dict[
                 for twin in alike:
                     if twin != path:
                         raise RegistryError(_twins(path, twin))
-                found[path.stem] = read(path)
+                readable[path.stem] = read(path)
             except RegistryError as error:
                 broken[path.stem] = str(error)
-    return dict(sorted(found.items())), broken
+    return dict(sorted(readable.items())), broken
 
 
 def due(root: Path | None, today: date) -> dict[str, ModelSpec]:
@@ -259,8 +259,8 @@ def is_date(text: str) -> bool:
 def suites(spec: ModelSpec) -> tuple[str, ...]:
     """The suites that the nightly run scores for a model, those of SUITES first (option `suites`;
     default: the first)."""
-    asked = spec.options.get("suites", DEFAULT_SUITES)
-    given = tuple(dict.fromkeys(map(str, asked))) if isinstance(asked, list | tuple) else ()
+    names = spec.options.get("suites", DEFAULT_SUITES)
+    given = tuple(dict.fromkeys(map(str, names))) if isinstance(names, list | tuple) else ()
     return tuple(name for name in SUITES if name in given) + tuple(
         name for name in given if name not in SUITES
     )

@@ -6,66 +6,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from sdgbias.errors import HubUnreachable, RegistryError
 from sdgbias.files import json_file
-from sdgbias.registry import hub, machine
+from sdgbias.registry import hub
 from sdgbias.registry.entries import COMMIT
-from sdgbias.registry.spec import DTYPES
+from sdgbias.registry.hub import ModelFacts
 from sdgbias.registry.weights import folder_digest
 
 _SAVED = "give a folder saved with save_pretrained()"
-_PIPELINES = (
-    *("", "image-text-to-text", "image-to-text", "video-text-to-text", "any-to-any"),
-    *("visual-question-answering", "text-generation"),
-)
-
-
-@dataclass(frozen=True)
-class ModelFacts:
-    """params: 0 when unknown; stored: bytes of safetensors; purpose: the hub's tag, where it is
-    that of no model that answers."""
-
-    config: Mapping[str, Any] = field(default_factory=dict)
-    processor: Mapping[str, Any] = field(default_factory=dict)
-    params: int = 0
-    stored: int = 0
-    licence: str = ""
-    unread: str = ""
-    purpose: str = ""
-
-    @property
-    def family(self) -> str:
-        return str(self.config.get("model_type", ""))
-
-    @property
-    def architecture(self) -> str:
-        named = self.config.get("architectures")
-        return str(named[0]) if isinstance(named, list) and named else ""
-
-    @property
-    def quantised(self) -> str:
-        """How the stored weights are quantised, such as fp8; '' where they aren't."""
-        told = self.config.get("quantization_config")
-        return str((told or {}).get("quant_method") or "yes") if isinstance(told, dict) else ""
-
-    def weights(self, dtype: str, params: int) -> float:
-        """GiB of the weights once loaded: as stored where they are quantised."""
-        if "quantization_config" in self.config or not params:
-            return self.stored / machine.GIB
-        return machine.weights_gib(params, dtype)
-
-    @property
-    def dtype(self) -> str:
-        text = self.config.get("text_config")
-        for config in (self.config, text if isinstance(text, dict) else {}):
-            stated = str(config.get("dtype") or config.get("torch_dtype") or "")
-            if stated in DTYPES:
-                return stated
-        return "float32" if self.params and self.stored / self.params > 3 else "bfloat16"
 
 
 def classifies(architecture: str) -> str:
@@ -96,43 +48,40 @@ def code_elsewhere(repo: str, *configs: Mapping[str, Any]) -> str:
 def adapters(names: Iterable[str]) -> str:
     """Why a model beside which its files hold adapters (Phi-4-multimodal's vision-lora) can't be
     scored: they would be left out under its name, or added where peft is installed; '' without."""
-    found = sorted(name for name in names if name.rsplit("/", 1)[-1] == "adapter_config.json")
-    if not found:
+    configs = sorted(name for name in names if name.rsplit("/", 1)[-1] == "adapter_config.json")
+    if not configs:
         return ""
     return (
-        f"{found[0]} is an adapter beside the model's own weights, which would be left out; merge"
+        f"{configs[0]} is an adapter beside the model's own weights, which would be left out; merge"
         " the two (peft: merge_and_unload), or take the adapter out of a copy of the folder"
     )
 
 
-def look(repo: str, revision: str, root: Path) -> tuple[str, ModelFacts]:
-    """(revision to register, facts)."""
+def look(repo: str, revision: str, root: Path) -> ModelFacts:
+    """The facts of a repository or folder; ``commit`` is the revision to register."""
     if repo.startswith(("local:", "path:")):
         folder = root / repo[6:] if repo.startswith("local:") else Path(repo[5:])
-        facts = _look_at_folder(folder)
-        return revision or folder_digest(folder)[:40], facts
+        facts = _look_at_folder(repo, folder)
+        return replace(facts, commit=revision or folder_digest(folder)[:40])
     try:
-        found = hub.look(repo, revision or None)
+        facts = hub.look(repo, revision or None)
     except HubUnreachable as error:
         if not COMMIT.fullmatch(revision):
             raise
         why = str(error).removeprefix(f"{repo}: ").split(";")[0]
         onward = "when it answers, the same command again with --overwrite"
-        return revision, ModelFacts(unread=f"registered unread ({why}); {onward}")
-    if not any(name.endswith(".safetensors") for name in found.files):
+        return ModelFacts(repo, revision, unread=f"registered unread ({why}); {onward}")
+    if not any(name.endswith(".safetensors") for name in facts.files):
         raise RegistryError(
-            f"{repo}: safetensors only, none in revision {found.commit}; choose a revision that has"
+            f"{repo}: safetensors only, none in revision {facts.commit}; choose a revision that has"
             " them"
         )
-    if why := adapters(found.files):
+    if why := adapters(facts.files):
         raise RegistryError(f"{repo}: {why}")
-    purpose = "" if found.pipeline in _PIPELINES else found.pipeline
-    stored = (found.params, found.weight_bytes)
-    facts = ModelFacts(found.config, found.processor, *stored, found.licence, purpose=purpose)
-    return found.commit, facts
+    return facts
 
 
-def _look_at_folder(folder: Path) -> ModelFacts:
+def _look_at_folder(repo: str, folder: Path) -> ModelFacts:
     if folder.is_dir() and not (folder / "config.json").exists():
         raise RegistryError(f"{folder}: {hub.no_config([p.name for p in folder.iterdir()])}")
     config = _read_json(folder / "config.json")
@@ -151,8 +100,13 @@ def _look_at_folder(folder: Path) -> ModelFacts:
         raise RegistryError(f"{folder}: {why}; copy the folder again")
     if why := adapters(p.relative_to(folder).as_posix() for p in folder.rglob("adapter_*.json")):
         raise RegistryError(f"{folder}: {why}")
-    stored = sum(path.stat().st_size for path in shards)
-    return ModelFacts(config, processor, sum(map(_count_parameters, shards)), stored)
+    return ModelFacts(
+        repo,
+        params=sum(map(_count_parameters, shards)),
+        config=config,
+        processor=processor,
+        weight_bytes=sum(path.stat().st_size for path in shards),
+    )
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -18,6 +18,8 @@ from datetime import date
 from typing import Any, TypeVar
 
 from sdgbias.errors import ExpiredToken, Gated, HubUnreachable, RegistryError, SdgbiasError
+from sdgbias.registry import machine
+from sdgbias.registry.spec import DTYPES
 from sdgbias.registry.weights import matters
 
 #: Where a processor's settings are; what the later file says counts.
@@ -28,6 +30,11 @@ _LARGEST_JSON = 4 * 2**20
 _LISTED = ("sha", "createdAt", "pipeline_tag", "safetensors", "cardData", "gated")
 _SORTS = {"trending_score": "trendingScore", "created_at": "createdAt"}
 
+#: Pipeline tags of models that answer.
+_ANSWERING = (
+    *("", "image-text-to-text", "image-to-text", "video-text-to-text", "any-to-any"),
+    *("visual-question-answering", "text-generation"),
+)
 _T = TypeVar("_T")
 
 
@@ -54,41 +61,68 @@ class AccessDenied(RegistryError):
 
 
 @dataclass(frozen=True)
-class HubModel:
-    """One repository at one commit. config, processor: config.json and the processor's, {} if
-    missing; files: name -> digest of its bytes; params: as the hub counted them in the safetensors,
-    else as their headers say."""
+class ModelFacts:
+    """What the hub's list, a repository at a commit, or a folder of weights says about its model.
+
+    params: as the hub counted them in the safetensors, else as their headers say; 0: unknown.
+    created: None if the hub doesn't report it. config, processor: config.json and the processor's,
+    {} where they are missing or weren't read; files: name -> digest of its bytes; weight_bytes: of
+    the safetensors; unread: why the repository wasn't read."""
 
     repo: str
-    commit: str
-    config: Mapping[str, Any] = field(default_factory=dict)
-    processor: Mapping[str, Any] = field(default_factory=dict)
-    files: Mapping[str, str] = field(default_factory=dict)
-    weight_bytes: int = 0
+    commit: str = ""
     params: int = 0
     pipeline: str = ""
     licence: str = ""
     gated: bool = False
+    created: date | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+    processor: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    weight_bytes: int = 0
+    unread: str = ""
 
     def that_matter(self) -> dict[str, str]:
         """The files that can change a score, with the digest of their bytes."""
         return {name: digest for name, digest in self.files.items() if matters(name)}
 
+    @property
+    def family(self) -> str:
+        return str(self.config.get("model_type", ""))
 
-@dataclass(frozen=True)
-class Listed:
-    """A repository in a listing. created: None if the hub doesn't report it; params: likewise 0."""
+    @property
+    def architecture(self) -> str:
+        named = self.config.get("architectures")
+        return str(named[0]) if isinstance(named, list) and named else ""
 
-    repo: str
-    created: date | None
-    params: int
-    pipeline: str
-    licence: str
-    commit: str = ""
-    gated: bool = False
+    @property
+    def purpose(self) -> str:
+        """The hub's pipeline tag, where it is that of no model that answers."""
+        return "" if self.pipeline in _ANSWERING else self.pipeline
+
+    @property
+    def quantised(self) -> str:
+        """How the stored weights are quantised, such as fp8; '' where they aren't."""
+        stated = self.config.get("quantization_config")
+        return str((stated or {}).get("quant_method") or "yes") if isinstance(stated, dict) else ""
+
+    def weights(self, dtype: str, params: int) -> float:
+        """GiB of the weights once loaded: as stored where they are quantised."""
+        if "quantization_config" in self.config or not params:
+            return self.weight_bytes / machine.GIB
+        return machine.weights_gib(params, dtype)
+
+    @property
+    def dtype(self) -> str:
+        text = self.config.get("text_config")
+        for config in (self.config, text if isinstance(text, dict) else {}):
+            stated = str(config.get("dtype") or config.get("torch_dtype") or "")
+            if stated in DTYPES:
+                return stated
+        return "float32" if self.params and self.weight_bytes / self.params > 3 else "bfloat16"
 
 
-def commit(repo: str, revision: str | None = None) -> HubModel:
+def commit(repo: str, revision: str | None = None) -> ModelFacts:
     """The commit that a branch, tag or commit stands for (default: the main branch), and its files.
     One request. Errors: see look."""
     from huggingface_hub import HfApi
@@ -101,17 +135,12 @@ def commit(repo: str, revision: str | None = None) -> HubModel:
         )
     except Exception as error:
         raise plain(repo, revision, error) from None
-    there = info.siblings or ()
-    told = _listed(info)
-    return HubModel(
-        repo,
-        told.commit,
-        files={s.rfilename: str(s.lfs.sha256 if s.lfs else s.blob_id or "") for s in there},
-        weight_bytes=sum(int(s.size or 0) for s in there if s.rfilename.endswith(".safetensors")),
-        params=told.params,
-        pipeline=told.pipeline,
-        licence=told.licence,
-        gated=told.gated,
+    files = info.siblings or ()
+    return replace(
+        _stated(info),
+        repo=repo,
+        files={f.rfilename: str(f.lfs.sha256 if f.lfs else f.blob_id or "") for f in files},
+        weight_bytes=sum(int(f.size or 0) for f in files if f.rfilename.endswith(".safetensors")),
     )
 
 
@@ -129,72 +158,72 @@ _OTHERS = {
 
 def no_config(names: Collection[str]) -> str:
     """What a repository or a folder of these files is, that has no config.json."""
-    told = next((what for name, what in _OTHERS.items() if name in names), "")
-    return told or "no config.json; choose a model in transformers' format (save_pretrained)"
+    other = next((what for name, what in _OTHERS.items() if name in names), "")
+    return other or "no config.json; choose a model in transformers' format (save_pretrained)"
 
 
-def look(repo: str, revision: str | None = None) -> HubModel:
+def look(repo: str, revision: str | None = None) -> ModelFacts:
     """A repository at one revision, with its configuration. Errors: RegistryError (missing
     repository, revision or configuration), Gated, ExpiredToken, HubUnreachable."""
-    found = commit(repo, revision)
-    if "config.json" not in found.files:
-        raise RegistryError(f"{repo}: {no_config(found.files)} (revision {found.commit})")
-    config = _json(repo, found.commit, "config.json")
+    facts = commit(repo, revision)
+    if "config.json" not in facts.files:
+        raise RegistryError(f"{repo}: {no_config(facts.files)} (revision {facts.commit})")
+    config = _json(repo, facts.commit, "config.json")
     processor: dict[str, Any] = {}
     for name in PROCESSOR:
-        processor |= _json(repo, found.commit, name) if name in found.files else {}
-    params = found.params or _count(repo, found)
-    return replace(found, config=config, processor=processor, params=params)
+        processor |= _json(repo, facts.commit, name) if name in facts.files else {}
+    params = facts.params or _count(repo, facts)
+    return replace(facts, config=config, processor=processor, params=params)
 
 
-def _count(repo: str, found: HubModel) -> int:
+def _count(repo: str, facts: ModelFacts) -> int:
     """Parameters in the headers of the safetensors; 0 where they can't be read."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import NotASafetensorsRepoError, SafetensorsParsingError
 
     try:
-        told = _try_twice(
-            lambda: HfApi().get_safetensors_metadata(repo, revision=found.commit, timeout=seconds())
+        metadata = _try_twice(
+            lambda: HfApi().get_safetensors_metadata(repo, revision=facts.commit, timeout=seconds())
         )
     except (NotASafetensorsRepoError, SafetensorsParsingError, ValueError, struct.error):
         return 0
     except Exception as error:
-        raise plain(repo, found.commit, error) from None
-    return sum(told.parameter_count.values())
+        raise plain(repo, facts.commit, error) from None
+    return sum(metadata.parameter_count.values())
 
 
 def listed(
     pipeline: str, owner: str = "", apps: Sequence[str] = (), sort: str = "", limit: int = 0
-) -> list[Listed]:
+) -> list[ModelFacts]:
     """The repositories of one pipeline tag: an owner's, by name; without one the first ``limit`` of
     the hub's list by ``sort`` (trending_score or created_at, largest first). Errors: as look."""
     from huggingface_hub import ModelInfo, constants
 
-    found: list[Listed] = []
+    listing: list[ModelFacts] = []
     page: str | None = f"{constants.ENDPOINT}/api/models"
     which = {"author": owner} if owner else {"apps": apps, "sort": _SORTS[sort], "limit": limit}
     params: dict[str, Any] | None = {"pipeline_tag": pipeline, "expand": list(_LISTED), **which}
     try:
         # the client's own paging has no timeout
-        while page and page.startswith(constants.ENDPOINT) and (owner or len(found) < limit):
+        while page and page.startswith(constants.ENDPOINT) and (owner or len(listing) < limit):
             response = _get(page, params)
-            found += [_listed(ModelInfo(**{"siblings": None, **one})) for one in response.json()]  # type: ignore[no-untyped-call]
+            listing += [_stated(ModelInfo(**{"siblings": None, **one})) for one in response.json()]  # type: ignore[no-untyped-call]
             page, params = response.links.get("next", {}).get("url"), None
     except Exception as error:
         raise plain(owner or "the hub's list", None, error) from None
-    return sorted(found, key=lambda one: one.repo) if owner else found[:limit]
+    return sorted(listing, key=lambda one: one.repo) if owner else listing[:limit]
 
 
-def _listed(info: Any) -> Listed:
-    created = info.created_at.date() if info.created_at else None
-    return Listed(
+def _stated(info: Any) -> ModelFacts:
+    """What the hub's own record of a repository states."""
+    return ModelFacts(
         info.id,
-        created,
+        str(info.sha or ""),
         int(info.safetensors.total) if info.safetensors else 0,
         info.pipeline_tag or "",
         str(getattr(info.card_data, "license", "") or ""),
-        str(info.sha or ""),
         bool(info.gated),
+        info.created_at.date() if info.created_at else None,
     )
 
 
@@ -236,15 +265,15 @@ def _json(repo: str, revision: str, name: str) -> dict[str, Any]:
         response = _get(hf_hub_url(repo, name, revision=revision))
     except Exception as error:
         raise plain(repo, revision, error) from None
-    found = None
+    content = None
     with suppress(ValueError):
-        found = json.loads(response.content) if len(response.content) <= _LARGEST_JSON else None
-    if not isinstance(found, dict):
+        content = json.loads(response.content) if len(response.content) <= _LARGEST_JSON else None
+    if not isinstance(content, dict):
         raise RegistryError(
             f"{repo}: {name} of revision {revision} is not a JSON object of at most 4 MiB; choose"
             " another repository"
         )
-    return found
+    return content
 
 
 def plain(repo: str, revision: str | None, error: BaseException, again: str = "") -> SdgbiasError:

@@ -127,10 +127,10 @@ def _nvidia(query: str) -> list[list[str]]:
 
 def _gpus() -> tuple[float, ...]:
     if named := os.environ.get(ENV_GPUS, ""):
-        found = re.fullmatch(r"([1-9]\d{0,3})x([1-9]\d{0,3}(?:\.\d+)?)", named)
-        if not found:
+        match = re.fullmatch(r"([1-9]\d{0,3})x([1-9]\d{0,3}(?:\.\d+)?)", named)
+        if not match:
             raise UsageError(f"{ENV_GPUS}={named}: valid: COUNTxGIB, such as 8x80")
-        return (float(found[2]),) * int(found[1])
+        return (float(match[2]),) * int(match[1])
     try:
         return tuple(int(memory) / 1024 for (memory,) in _nvidia("memory.total"))
     except ValueError:  # no number, such as [N/A]

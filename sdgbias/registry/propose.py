@@ -20,7 +20,8 @@ from sdgbias.registry.entries import (
     load_readable,
     parse,
 )
-from sdgbias.registry.facts import ModelFacts, classifies, code_elsewhere, look
+from sdgbias.registry.facts import classifies, code_elsewhere, look
+from sdgbias.registry.hub import ModelFacts
 from sdgbias.registry.machine import Machine
 from sdgbias.registry.spec import BACKENDS, VALID_REPOS, ModelSpec
 from sdgbias.types import CANDIDATE, ENABLED, IMAGE_FREE, QUARANTINED
@@ -108,7 +109,7 @@ def propose(
     repo = _canonical_repo(repo, root)
     base = base or _existing_entry(repo, wanted.name, root)
     try:
-        revision, facts = look(repo, wanted.revision, root)
+        facts = look(repo, wanted.revision, root)
     except (hub.NoRepository, hub.AccessDenied, HubUnreachable) as error:
         if not Path(repo).parent.is_dir():
             raise
@@ -125,7 +126,7 @@ def propose(
         devices = machine.devices_for(weights, here.machine, heads)
     devices = devices or 1
     wanted = replace(wanted, dtype=dtype, tensor_parallel=devices)
-    spec = _entry(repo, revision, backend, wanted, base, facts, views)
+    spec = _entry(backend, wanted, base, facts, views)
     trusted = spec.trust_remote_code and bool(spec.notes.strip())
     code = _judge(repo, backend, facts, here, trusted)
     spec = parse(to_dict(spec), f"register-model {repo}")
@@ -152,7 +153,7 @@ def propose(
         about += f", weights quantised ({facts.quantised}): scores are those of these weights"
     verdicts = (
         f"model     {about}, licence {spec.licence or 'not stated'}{code}",
-        f"revision  {revision}",
+        f"revision  {facts.commit}",
         f"backend   {backend}: {why_backend}",
         shown,
         f"memory    {room}{'; too large' if obstacle.startswith('too large') else ''}",
@@ -173,21 +174,20 @@ def check_folder(repo: str, root: Path) -> None:
 def _existing_entry(repo: str, name: str, root: Path) -> ModelSpec:
     """The entry of the same repository (and name, if given); enabled entries first, then
     quarantined ones; NO_ENTRY where there is none."""
-    known = load_readable(root)[0].values()
-    found = [s for s in known if s.repo.lower() == repo.lower() and name in ("", s.name)]
-    found.sort(key=lambda s: (s.state != ENABLED, s.state != QUARANTINED, s.name))
-    return next(iter(found), NO_ENTRY)
+    readable = load_readable(root)[0].values()
+    same = [s for s in readable if s.repo.lower() == repo.lower() and name in ("", s.name)]
+    same.sort(key=lambda s: (s.state != ENABLED, s.state != QUARANTINED, s.name))
+    return next(iter(same), NO_ENTRY)
 
 
 def _entry(
-    repo: str,
-    revision: str,
     backend: str,
     wanted: Request,
     base: ModelSpec,
     facts: ModelFacts,
     views: tuple[str, ...],
 ) -> ModelSpec:
+    repo = facts.repo
     last = repo.rstrip("/").split("/")[-1]
     stem = re.sub(r"[^a-z0-9._-]+", "-", last.split(":")[-1].lower()).strip("-._") or "model"
     params = float(f"{facts.params / 1e9:.3g}") if facts.params else base.params_b
@@ -211,7 +211,7 @@ def _entry(
         title=wanted.title or base.title or last,
         backend=backend,
         repo=repo,
-        revision=revision,
+        revision=facts.commit,
         state=CANDIDATE,
         reason="not checked yet",
         family=facts.family or base.family,
@@ -304,13 +304,13 @@ def _judge(repo: str, backend: str, facts: ModelFacts, here: Host, trusted: bool
         )
     kind, own_code = facts.family, "auto_map" in facts.config or "auto_map" in facts.processor
     seeing = "vision_config" in facts.config
-    known = kind in here.families() or (not seeing and kind in here.language())
-    if not known and not seeing and not own_code:
+    supported = kind in here.families() or (not seeing and kind in here.language())
+    if not supported and not seeing and not own_code:
         raise RegistryError(
             f"{repo}: model_type {kind!r} has no vision_config, and this transformers knows it"
             " neither as image-text-to-text nor as a language model; choose one of these"
         )
-    if known:
+    if supported:
         unused = "; its own code (auto_map) isn't run: transformers knows the family"
         return unused if own_code and not trusted else ""
     if own_code and not trusted:
@@ -320,8 +320,9 @@ def _judge(repo: str, backend: str, facts: ModelFacts, here: Host, trusted: bool
             " COMMIT'"
         )
     if not own_code:
-        made = facts.config.get("transformers_version")
-        by = f" (config.json was written by transformers {made})" if isinstance(made, str) else ""
+        writer = facts.config.get("transformers_version")
+        text = f" (config.json was written by transformers {writer})"
+        by = text if isinstance(writer, str) else ""
         raise RegistryError(
             f"{repo}: model_type {kind!r} is unknown to this transformers as"
             f" image-text-to-text{by}; a newer one may know it: pip install --upgrade transformers"

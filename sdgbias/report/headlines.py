@@ -53,7 +53,7 @@ def sections(results: Path, model: str = "") -> list[Section]:
 
 
 def _places(results: Path) -> Section:
-    with Results(results, wait=30.0).opened() as reader:
+    with Results(results, wait=30.0).reading() as reader:
         table = matrix.matrix(reader)
     columns: dict[str, list[int]] = {}
     for i, c in enumerate(table["columns"]):

@@ -297,7 +297,7 @@ def _hits(
         $test AND p.split = 'test'
           AND p.correct IS NOT NULL ORDER BY p.item_id, who"""
     given = {"runs": run_ids, "method": method, "test": test}
-    frame = reader.frame(sql, given, keep=False, runs=run_ids)
+    frame = reader.frame(sql, given, runs=run_ids)
     if frame.empty:
         return None
     code, unique = pd.factorize(frame["item_id"])

@@ -1,26 +1,17 @@
 """What pages, figures and commands of the report ask of the results file: one short read-only
-connection per request, a cache of answers that is valid while the file is unchanged, and the
-numbers of some runs by their keys.
-
-While a writer has the file open, no other process can open it. A page whose answers are all cached
-is served from the cache and shows their time; any other page raises Unavailable, which the
-application turns into "being written, try again".
-"""
+connection per request, and the numbers of some runs by their keys."""
 
 from __future__ import annotations
 
 import json
-import threading
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdgbias import store
-from sdgbias.errors import Busy, StoreError
 from sdgbias.files import packaged_sql
 from sdgbias.methods.stats import Estimate
 from sdgbias.raw.indicators import DIRECTIONS
@@ -36,40 +27,16 @@ SQL = {
 Row = dict[str, Any]
 Params = Sequence[Any] | Mapping[str, Any]
 Stamp = tuple[tuple[int, int, int] | None, ...]
-#: Maximum number of cached rows over all answers; the least recently used are evicted first. A
-#: year's leaderboard has about 4,000.
-KEPT = 300_000
-
 #: Whether a run is one of ``$among``, of which None allows every run.
 AMONG = "($among IS NULL OR list_contains($among::VARCHAR[], run_id))"
 
 
-class Unavailable(Exception):
-    """The results can't be read now; the message gives the reason in one line. ``missing``: there
-    is no results file yet. ``busy``: another process is writing, so that a retry helps."""
-
-    def __init__(self, message: str, missing: bool = False, busy: bool = False) -> None:
-        super().__init__(message)
-        self.missing, self.busy = missing, busy
-
-
-@dataclass
-class _Answer:
-    stamp: Stamp
-    rows: Any  # list of Row, or a frame
-    at: datetime
-
-
-@dataclass
+@dataclass(frozen=True)
 class Results:
-    """A results file and its cached answers. ``wait``: seconds to wait for a writer before a page
-    gives up."""
+    """A results file. ``wait``: seconds to wait for a writer before a page gives up."""
 
     path: Path
     wait: float = 1.0
-    _kept: OrderedDict[tuple[str, tuple[Any, ...]], _Answer] = field(default_factory=OrderedDict)
-    _rows: int = 0
-    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def stamp(self) -> Stamp:
         """Changes whenever the file or the record of a night is written: inode, time and size of
@@ -78,147 +45,60 @@ class Results:
         newest = sorted(home.glob("[0-9]*-*/"))[-3:]
         folders = [home, *newest, *(folder / "outcomes" for folder in newest)]
         files = (self.path, self.path.with_name(self.path.name + ".wal"))
-        return tuple(map(_stat, (*files, *folders)))
+        return tuple(map(stat_of, (*files, *folders)))
 
     @contextmanager
     def reading(self) -> Iterator[Reader]:
-        """A reader for one request. The file is opened at the first query without a cached answer
-        and closed at the end.
-
-        Raises Unavailable if a query can neither be run nor answered from the cache.
-        """
-        try:
-            with self.opened() as reader:
-                yield reader
-        except StoreError as error:
-            raise self._unavailable(error) from None
-
-    @contextmanager
-    def opened(self) -> Iterator[Reader]:
-        """As `reading`, for the static report: raises StoreError."""
+        """A reader for one request. The file is opened at the first query and closed at the end.
+        Raises StoreError, Busy while another process is writing."""
         with ExitStack() as stack:
-            yield Reader(self, stack, self.stamp())
-
-    def _unavailable(self, error: StoreError) -> Unavailable:
-        missing = not self.path.exists()
-        return Unavailable(
-            str(error).replace(str(self.path), self.path.name), missing, isinstance(error, Busy)
-        )
-
-    def answer_to(self, key: tuple[str, tuple[Any, ...]]) -> _Answer | None:
-        with self._lock:
-            found = self._kept.get(key)
-            if found is not None:
-                self._kept.move_to_end(key)
-            return found
-
-    def keep(self, key: tuple[str, tuple[Any, ...]], answer: _Answer) -> None:
-        with self._lock:
-            before = self._kept.pop(key, None)
-            self._rows += 1 + len(answer.rows) - (1 + len(before.rows) if before else 0)
-            self._kept[key] = answer
-            while self._rows > KEPT and len(self._kept) > 1:
-                self._rows -= 1 + len(self._kept.popitem(last=False)[1].rows)
+            yield Reader(self, stack)
 
 
 class Reader:
-    """The queries of one request. ``stale``: read time of the oldest cached answer that may be
-    outdated; None if there is none."""
+    """The queries of one request."""
 
-    def __init__(self, results: Results, stack: ExitStack, stamp: Stamp) -> None:
-        self.results, self.stale, self._stack, self._stamp = results, None, stack, stamp
-        self._con: Any = None
-        self._made: Any = None  # the temporary table that is there
-        self._held: StoreError | None = None
+    def __init__(self, results: Results, stack: ExitStack) -> None:
+        self.results, self._stack = results, stack
 
-    stale: datetime | None
+    @cached_property
+    def _connection(self) -> Any:
+        return self._stack.enter_context(
+            store.connect(self.results.path, read_only=True, wait=self.results.wait, details=())
+        )
 
-    def ask(
-        self, sql: str, params: Params = (), keep: bool = True, runs: Sequence[str] = ()
-    ) -> list[Row]:
-        """The rows of one statement as dicts, NULL as None. The rows are shared: callers must not
-        change them.
+    def _run(self, sql: str, params: Params, runs: Sequence[str]) -> Any:
+        if tables := views.tables_in(sql):
+            views.show(self._connection, self.results.path, tables, list(runs))
+        named = dict(params) if isinstance(params, Mapping) else list(params)
+        return self._connection.execute(sql, named)
+
+    def ask(self, sql: str, params: Params = (), runs: Sequence[str] = ()) -> list[Row]:
+        """The rows of one statement as dicts, NULL as None.
 
         ``runs``: the runs whose details (predictions, scores, spoken) the statement reads; no
         others are opened.
         """
-        found: list[Row] = self._answer("rows", sql, params, keep, runs)
-        return found
+        found = self._run(sql, params, runs)
+        names = [c[0] for c in found.description]
+        return [dict(zip(names, values, strict=True)) for values in found.fetchall()]
 
-    def frame(
-        self, sql: str, params: Params = (), keep: bool = True, runs: Sequence[str] = ()
-    ) -> pd.DataFrame:
-        """The rows as a frame, which callers must not change."""
-        rows: pd.DataFrame = self._answer("frame", sql, params, keep, runs)
-        return rows
+    def frame(self, sql: str, params: Params = (), runs: Sequence[str] = ()) -> pd.DataFrame:
+        """The rows as a frame."""
+        frame: pd.DataFrame = self._run(sql, params, runs).df()
+        return frame
 
     def frames(
         self, table: str, sql: str, params: Params, statements: Mapping[str, str]
     ) -> dict[str, pd.DataFrame]:
         """The rows of several statements about a temporary table, by name, as frames."""
-        made = (table, sql)
-        return {
-            name: self._answer("frame", statement, params, True, (), made)
-            for name, statement in statements.items()
-        }
-
-    def _answer(
-        self,
-        kind: str,
-        sql: str,
-        params: Params,
-        keep: bool,
-        runs: Sequence[str],
-        table: tuple[str, str] | None = None,
-    ) -> Any:
-        given = params.items() if isinstance(params, Mapping) else params
-        key = (f"{kind} {table} {sql}", tuple(map(repr, given)))
-        kept = self.results.answer_to(key) if keep else None
-        if kept is not None and kept.stamp == self._stamp:
-            return kept.rows
-        con = self._open()
-        if con is None:
-            if kept is None:
-                assert self._held is not None
-                raise self._held
-            self.stale = min(self.stale or kept.at, kept.at)
-            return kept.rows
-        if tables := views.tables_in(sql):
-            views.show(con, self.results.path, tables, list(runs))
-        named = dict(params) if isinstance(params, Mapping) else list(params)
-        if table is not None:
-            if self._made != (table, named):
-                con.execute(f"CREATE OR REPLACE TEMP TABLE {table[0]} AS {table[1]}", named)
-                self._made = (table, named)
-            named = []
-        found = con.execute(sql, named)
-        rows: Any
-        if kind == "frame":
-            rows = found.df()
-        else:
-            names = [c[0] for c in found.description]
-            rows = [dict(zip(names, values, strict=True)) for values in found.fetchall()]
-        if keep:
-            self.results.keep(key, _Answer(self._stamp, rows, datetime.now(UTC)))
-        return rows
+        self._run(f"CREATE OR REPLACE TEMP TABLE {table} AS {sql}", params, ())
+        return {name: self.frame(statement) for name, statement in statements.items()}
 
     def one(self, sql: str, params: Params = (), runs: Sequence[str] = ()) -> Row | None:
         """The first row, or None."""
         rows = self.ask(sql, params, runs=runs)
         return rows[0] if rows else None
-
-    def _open(self) -> Any:
-        """The request's connection; None (with the reason in _held) if it can't be opened."""
-        if self._con is None and self._held is None:
-            try:
-                self._con = self._stack.enter_context(
-                    store.connect(
-                        self.results.path, read_only=True, wait=self.results.wait, details=()
-                    )
-                )
-            except StoreError as error:
-                self._held = error
-        return self._con
 
 
 class Cells:
@@ -285,7 +165,8 @@ def paged(rows: list[Row], total: int, page: int, size: int) -> dict[str, Any]:
     return {"rows": rows, "total": total, "page": page, "pages": max(1, -(-total // size))}
 
 
-def _stat(path: Path) -> tuple[int, int, int] | None:
+def stat_of(path: Path) -> tuple[int, int, int] | None:
+    """Inode, time and size of a file; None without one."""
     try:
         s = path.stat()
     except OSError:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sdgbias.engines import Backend, load, vllm_support
-from sdgbias.engines.agreement import TOLERANCES
+from sdgbias.engines.agreement import TOLERANCES, score_three_times
 from sdgbias.engines.fingerprint import installed
 from sdgbias.engines.options import HfOptions, read
 from sdgbias.errors import (
@@ -39,10 +39,11 @@ from sdgbias.progress import Progress, silent
 from sdgbias.registry import machine
 from sdgbias.registry.propose import Host
 from sdgbias.registry.spec import ModelSpec
-from sdgbias.scoring.parity import compare_with_itself, describe
+from sdgbias.scoring.parity import describe
 from sdgbias.types import Prompt
 
 if TYPE_CHECKING:
+    from sdgbias.engines.hf.ways import Ways
     from sdgbias.scoring.probes import Probes
 
 PROBES, QUESTIONS = 12, 100
@@ -102,12 +103,18 @@ def _probe(
     progress: Progress,
 ) -> Verdict:
     n, limit = len(probes.prompts), TOLERANCES[spec.dtype]
-    entry, ways = decide(engine, spec, probes.prompts)
-    rows, _, failed = compare_with_itself(engine, entry, probes, limit, progress)
-    stored = describe(entry, engine.fingerprint, probes, limit, rows, failed)
+    progress(f"{spec.name}: probing", 0, 0)
+    entry, ways = spec, decide(engine, probes.prompts, probes.seed)
     if ways:
-        settings = {"batch_size": entry.batch_size, "options": entry.options, "line": ways}
+        options = {**spec.options, "share_prefix": ways.share_prefix}
+        entry, itself = replace(spec, batch_size=ways.batch_size, options=options), ways.itself
+    else:
+        itself = score_three_times(engine, probes.prompts, spec.batch_size, probes.seed)
+    stored = describe(entry, engine.fingerprint, probes, limit, itself)
+    if ways:
+        settings = {"batch_size": entry.batch_size, "options": entry.options, "line": ways.line}
         stored["ways"] = settings
+    rows, failed = stored["itself"], stored["probes"]["failed"]
     worst = max(rows, key=lambda row: float(row["logp_max"]))
     why = ""
     if failed:
@@ -126,7 +133,7 @@ def _probe(
         stored["admission"] = asdict(asked)
         line += f"; {asked.line()}"
         why = why or refusal(asked, spec, root, floor)
-    line += f"; {ways}" if ways else ""
+    line += f"; {ways.line}" if ways else ""
     return Verdict(not why, why or line, stored, entry)
 
 
@@ -145,9 +152,9 @@ def here(root: Path) -> Host:
 
 
 def _types(kind: str) -> frozenset[str]:
-    from sdgbias.engines.hf import auto_class  # seconds, and nothing new on the hub asks for it
+    from sdgbias.engines.hf import loading  # seconds, and nothing new on the hub asks for it
 
-    types: frozenset[str] = getattr(auto_class, kind)()
+    types: frozenset[str] = getattr(loading, kind)()
     return types
 
 
@@ -186,29 +193,13 @@ def undecided(spec: ModelSpec) -> bool:
     return spec.backend == "hf" and read(spec, HfOptions).share_prefix is None
 
 
-def decide(engine: Backend, spec: ModelSpec, prompts: Sequence[Prompt]) -> tuple[ModelSpec, str]:
-    """(the entry with batch_size and share_prefix as these prompts show them to be right, what was
-    compared). The entry as it is, and '', for an engine that has no such choice. Raises what the
-    engine raises for a prompt alone."""
+def decide(engine: Backend, prompts: Sequence[Prompt], seed: int = 0) -> Ways | None:
+    """How the model's prompts may be scored together, by these prompts; None for an engine that has
+    no such choice. Raises what the engine raises for a prompt alone."""
     from sdgbias.engines.hf import ways
     from sdgbias.engines.hf.engine import HuggingFace
 
-    if not isinstance(engine, HuggingFace):  # one in a child process shares nothing
-        return spec, ""
-    right = ways.decide(engine, prompts)
-    options = {**spec.options, "share_prefix": right.share_prefix}
-    return replace(spec, batch_size=right.batch_size, options=options), right.line
-
-
-def decide_now(
-    engine: Backend, spec: ModelSpec, prompts: Sequence[Prompt]
-) -> tuple[ModelSpec, str]:
-    """The same for an evaluation of an undecided model, which no prompt stops: one that fails alone
-    is recorded as failed when its turn comes."""
-    try:
-        return decide(engine, spec, prompts)
-    except Exception as error:
-        return spec, f"they can't be scored ({type(error).__name__}: {first_line(error)})"
+    return ways.decide(engine, prompts, seed) if isinstance(engine, HuggingFace) else None
 
 
 def ask(

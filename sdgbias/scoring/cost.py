@@ -26,7 +26,7 @@ from sdgbias.progress import Progress, each, silent
 from sdgbias.raw.images.shards import ImageReader
 from sdgbias.registry import machine
 from sdgbias.registry.spec import ModelSpec
-from sdgbias.scoring.plan import as_prompts, askable, chunks, make_plan
+from sdgbias.scoring.plan import as_prompts, askable, chunk_end, make_plan
 from sdgbias.types import View
 
 TOKENIZED = ("hf", "vllm")
@@ -155,7 +155,7 @@ def _shared(
     tokens = pictures = start = 0
     ids = list(ids)
     while start < len(ids):
-        end = chunks(ids, start, size)
+        end = chunk_end(ids, start, size)
         groups: dict[str, list[np.ndarray]] = {}
         for image_id, path in zip(ids[start:end], paths[start:end], strict=True):
             groups.setdefault(image_id, []).append(path)

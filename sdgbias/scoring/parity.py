@@ -19,11 +19,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from sdgbias import __version__, templates
-from sdgbias.engines import BACKENDS, Backend, load
-from sdgbias.engines.agreement import TOLERANCES, compare, score
+from sdgbias.engines import BACKENDS, load
+from sdgbias.engines.agreement import TOLERANCES, Itself, compare, score, score_three_times
 from sdgbias.engines.options import Options, read
 from sdgbias.errors import (
     EnginesDisagree,
@@ -36,7 +34,6 @@ from sdgbias.files import json_file, understood, write_json
 from sdgbias.progress import Progress, each, silent
 from sdgbias.registry import entries
 from sdgbias.registry.spec import ModelSpec
-from sdgbias.types import ScoreBatch
 
 if TYPE_CHECKING:
     from sdgbias.scoring.probes import Probes
@@ -71,24 +68,6 @@ def counterparts(spec: ModelSpec, root: Path, against: Sequence[str] = ()) -> di
     return others
 
 
-def compare_with_itself(
-    engine: Backend, spec: ModelSpec, probes: Probes, limit: float, progress: Progress = silent
-) -> tuple[list[dict[str, Any]], ScoreBatch, list[str]]:
-    """(verdict rows, scores in batches, failures) of an engine that scores the probes alone, in
-    batches and in another order."""
-    prompts, order = probes.prompts, list(range(len(probes.prompts)))
-    shuffled = np.random.default_rng(probes.seed).permutation(len(order)).tolist()
-    ways = [(order, spec.batch_size), (order, 1), (shuffled, spec.batch_size)]
-    batched, alone, mixed = (
-        score(engine, prompts, *way) for way in each(progress, f"{spec.name}: probing", ways)
-    )
-    rows = [
-        compare(f"{spec.backend}: {what}", prompts, one.scores, batched.scores, limit)
-        for what, one in (("alone / in batches", alone), ("shuffled / in order", mixed))
-    ]
-    return rows, batched.scores, batched.failures
-
-
 def check(
     spec: ModelSpec,
     root: Path,
@@ -104,8 +83,9 @@ def check(
     limit = TOLERANCES[spec.dtype] if tolerance is None else tolerance
     prompts = probes.prompts
     with closing(load(spec, root)) as engine:
-        rows, scores, failed = compare_with_itself(engine, spec, probes, limit, progress)
-        verdict = describe(spec, engine.fingerprint, probes, limit, rows, failed)
+        progress(f"{spec.name}: probing", 0, 0)
+        itself = score_three_times(engine, prompts, spec.batch_size, probes.seed)
+        verdict = describe(spec, engine.fingerprint, probes, limit, itself)
     for name, other in each(progress, f"{spec.name}: other engines", others.items()):
         try:
             with closing(load(other, root)) as engine:
@@ -116,7 +96,7 @@ def check(
                     "fingerprint": engine.fingerprint,
                     "failed": theirs.failures,
                     "probes": probes.digest,
-                    **compare(what, prompts, scores, theirs.scores, limit),
+                    **compare(what, prompts, itself.batched.scores, theirs.scores, limit),
                 }
         except (InfrastructureError, ModelError) as error:
             if must:
@@ -130,8 +110,7 @@ def describe(
     fingerprint: str,
     probes: Probes,
     limit: float,
-    itself: Sequence[Mapping[str, Any]],
-    failed: Sequence[str],
+    itself: Itself,
 ) -> dict[str, Any]:
     """A verdict that compares an engine with itself alone."""
     return {
@@ -146,9 +125,9 @@ def describe(
             "of": probes.origin,
             "digest": probes.digest,
             "kinds": probes.kinds,
-            "failed": list(failed),
+            "failed": itself.batched.failures,
         },
-        "itself": list(itself),
+        "itself": itself.rows(spec.backend, probes.prompts, limit),
         "against": {},
         "missing": {},
     }

@@ -106,7 +106,7 @@ def make_plan(prompts: pd.DataFrame, fingerprint: str) -> Plan:
     )
 
 
-def chunks(image_id: list[str], start: int, size: int) -> int:
+def chunk_end(image_id: list[str], start: int, size: int) -> int:
     """End of the chunk that begins at row ``start``: about ``size`` prompts, and whole pictures
     unless one has more prompts than that."""
     end = min(start + size, len(image_id))

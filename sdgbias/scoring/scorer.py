@@ -1,8 +1,8 @@
 """Scores prompts into the cache, chunk by chunk: no finished work is lost or repeated, and one bad
 prompt doesn't stop the others.
 
-A chunk is a few whole pictures with all their prompts (plan.chunks). Finished chunks are committed
-as one shard after COMMIT_EVERY seconds, and before an error leaves this module.
+A chunk is a few whole pictures with all their prompts (plan.chunk_end). Finished chunks are
+committed as one shard after COMMIT_EVERY seconds, and before an error leaves this module.
 Failures are isolated: a chunk that runs out of memory is halved and the size that fits is kept; a
 prompt that fails alone is recorded with its kind and left unscored, so that the next start retries
 it. A watchdog ends an engine that hangs. An engine in a child process that ends, or is ended, is
@@ -17,9 +17,10 @@ import os
 import sys
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ from sdgbias.files import replacing
 from sdgbias.progress import Progress
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.scoring.cache import SCHEMAS, ScoreCache
-from sdgbias.scoring.plan import as_prompts, chunks
+from sdgbias.scoring.plan import as_prompts, chunk_end
 
 #: Some rows of the plan: column -> value, and `prompt`.
 Chunk = list[dict[str, Any]]
@@ -55,6 +56,8 @@ USED = ("key", "text", "candidates", "image_id", "run", "n_tokens", "forced", "l
 #: Seconds of finished work that may wait for its commit: an fsync for every few prompts would take
 #: a quarter of the time of a fast engine. A process that is killed scores at most so much again.
 COMMIT_EVERY = 0.25
+#: Chunks that are read, and prepared or sent, while one is asked.
+AHEAD = 2
 SCORING, DECODING = "scoring prompts", "decoding answers"
 #: Kind of the failure of a prompt that no engine answered in time.
 HUNG = "Hung"
@@ -83,7 +86,7 @@ class Scorer:
         self.failures: list[tuple[str, str, str]] = []
         self.scored_any = any(cache.folder.glob("scores-*.parquet"))  # including earlier starts
         self.size = spec.batch_size
-        self.seconds = 0.0
+        self.seconds = self.began = 0.0
         self.n_sent = 0
         self.deaths = 0
         limit = read(spec, Options).chunk_timeout
@@ -104,20 +107,21 @@ class Scorer:
         return self.seconds / max(1, self.n_sent)
 
     @contextmanager
-    def _asking(self, chunk: Chunk) -> Iterator[None]:
+    def _timed(self, keys: list[str]) -> Iterator[None]:
+        """Work on the prompts of these keys, which the watchdog watches."""
         began = time.perf_counter()
         try:
-            with self.watchdog.watching([row["key"] for row in chunk]):
+            with self.watchdog.watching(keys):
                 yield
         finally:
             self.seconds += time.perf_counter() - began
-            self.n_sent += len(chunk)
 
     def _guarded(self, chunk: Chunk, work: Work, died: bool = False) -> list[pa.RecordBatch]:
         """The finished rows of a chunk, which is halved repeatedly to isolate the prompts that
         fail. died: it is a single prompt on which the engine ended before."""
         try:
-            with self._asking(chunk):
+            self.n_sent += len(chunk)
+            with self._timed([row["key"] for row in chunk]):
                 return [work(chunk)]
         except (InputError, NoScores, StoreError):
             raise
@@ -186,26 +190,8 @@ class Scorer:
         for key in missing.loc[hangs > 1, "key"]:
             self.failures.append((key, HUNG, "the engine hung twice on this prompt"))
         missing = pd.concat([missing[hangs == 0], missing[hangs == 1]], ignore_index=True)
-        start, total, alone = 0, len(missing), int((hangs == 0).sum())
-        ids = missing["image_id"].tolist()
-        used = missing[[name for name in USED if name in missing]]
-        table = pa.Table.from_pandas(used, preserve_index=False)
+        alone, total, start = int((hangs == 0).sum()), len(missing), 0
         held: list[pa.RecordBatch] = []
-
-        def chunk_from(start: int) -> Chunk:
-            """The chunk that begins at a row, with its prompts; its engine may prepare it."""
-            end = min(alone, chunks(ids, start, self.size)) if start < alone else start + 1
-            end = min(end, total)
-            chunk: Chunk = table.slice(start, end - start).to_pylist()
-            for row, prompt in zip(chunk, as_prompts(chunk, self.images), strict=True):
-                row["prompt"] = prompt
-            if chunk:
-                prompts = [row["prompt"] for row in chunk]
-                if kind == "scores":
-                    self.engine.prefetch(prompts)
-                else:
-                    self.engine.prefetch(prompts, *_starts_and_limit(chunk))
-            return chunk
 
         def commit() -> None:
             batches = held.copy()
@@ -214,27 +200,67 @@ class Scorer:
                 self.cache.commit(kind, batches)
 
         since = time.perf_counter()
-        with self.watchdog.on_duty(commit):
-            chunk = chunk_from(0)
-            while chunk:
-                start, size = start + len(chunk), self.size
-                following = chunk_from(start)
-                done = self._guarded(chunk, work)
-                chunk = following if self.size == size else chunk_from(start)
-                now = time.perf_counter()
-                held += [rows for rows in done if rows.num_rows]
+        with self.watchdog.on_duty(commit), closing(self._read(kind, missing, alone)) as chunks:
+            for chunk in chunks:
+                held += [rows for rows in self._guarded(chunk, work) if rows.num_rows]
+                start += len(chunk)
                 self.scored_any = self.scored_any or bool(held)
                 # progress counts what is committed
-                if now - since >= COMMIT_EVERY or start == total:
+                if time.perf_counter() - since >= COMMIT_EVERY or start == total:
                     commit()
                     since = time.perf_counter()
                     progress(start, total)
 
+    def _read(self, kind: str, missing: pd.DataFrame, alone: int) -> Generator[Chunk, None, None]:
+        """Rows of the plan with their prompts, chunk by chunk, those from row ``alone`` on one by
+        one. Another thread reads the pictures of the next chunks, and has the engine prepare or
+        send them: a server gets each prompt as soon as it is read."""
+        ids, keys = missing["image_id"].tolist(), missing["key"].tolist()
+        used = missing[[name for name in USED if name in missing]]
+        table = pa.Table.from_pandas(used, preserve_index=False)
+
+        def prepare(start: int, end: int) -> Chunk:
+            chunk: Chunk = table.slice(start, end - start).to_pylist()
+            given = () if kind == "scores" else _starts_and_limit(chunk)
+            step = 1 if self.engine.sends else len(chunk)
+            for part in (chunk[at : at + step] for at in range(0, len(chunk), step)):
+                prompts = as_prompts(part, self.images)
+                for row, prompt in zip(part, prompts, strict=True):
+                    row["prompt"] = prompt
+                self.engine.prefetch(prompts, *given)
+            return chunk
+
+        start, reader = 0, ThreadPoolExecutor(1, "reader")
+        begun: deque[tuple[int, Future[Chunk]]] = deque()  # where each chunk ends
+        try:
+            while start < len(ids):
+                at = begun[-1][0] if begun else start
+                while len(begun) <= AHEAD and at < len(ids):
+                    end = min(alone, chunk_end(ids, at, self.size)) if at < alone else at + 1
+                    begun.append((end, reader.submit(prepare, at, end)))
+                    at = end
+                size, (end, reading) = self.size, begun.popleft()
+                self.began = time.perf_counter()
+                with self._timed(keys[start:end]):
+                    chunk = reading.result()
+                yield chunk
+                start = end
+                if self.size != size:
+                    for _, reading in begun:
+                        reading.cancel()
+                    begun.clear()
+        finally:
+            reader.shutdown(cancel_futures=True)
+
+    def _lap(self) -> float:
+        """Seconds since a chunk was awaited, or since its last part was done."""
+        began, self.began = self.began, time.perf_counter()
+        return self.began - began
+
     def _score_batch(self, chunk: Chunk) -> pa.RecordBatch:
         prompts = [row["prompt"] for row in chunk]
-        began = time.perf_counter()
         batch = self.engine.candidate_scores(prompts)
-        seconds = time.perf_counter() - began
+        seconds = self._lap()
         widths = np.array([len(p.candidates) for p in prompts])
         inside = np.arange(batch.logits.shape[1]) < widths[:, None]
         offsets = np.concatenate([[0], widths.cumsum()])
@@ -263,10 +289,9 @@ class Scorer:
         """Free answers, or the answer after each forced start: all rows of a chunk have the same
         starts and limit."""
         starts, limit = _starts_and_limit(chunk)
-        began = time.perf_counter()
         answers = self.engine.generate([row["prompt"] for row in chunk], starts, limit)
-        took = time.perf_counter() - began
-        seconds = _by_tokens(took, np.array([row["n_tokens"] for row in chunk])) / len(starts)
+        shares = _by_tokens(self._lap(), np.array([row["n_tokens"] for row in chunk]))
+        seconds = shares / len(starts)
         rows = [
             (row["key"], start, text, limit, truncated, float(share), row.get("run"))
             for row, texts, cuts, share in zip(
@@ -336,7 +361,7 @@ class Watchdog:
                 if now is not None and time.monotonic() - now[0] > limit:
                     self._end(now[1], commit)
 
-        threading.Thread(target=watch, daemon=True).start()
+        threading.Thread(target=watch, name="watchdog", daemon=True).start()
         try:
             yield
         finally:

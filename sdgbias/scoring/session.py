@@ -4,7 +4,7 @@ the paper's views before extra prompts, and what became of them all."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,7 @@ import pandas as pd
 from sdgbias import suites
 from sdgbias.engines import Backend
 from sdgbias.engines.agreement import TOLERANCES
-from sdgbias.errors import NoScores, NotAnswerable
+from sdgbias.errors import NoScores, NotAnswerable, first_line
 from sdgbias.progress import Progress, silent
 from sdgbias.raw.images.shards import ImageReader
 from sdgbias.registry.spec import ModelSpec
@@ -146,130 +146,108 @@ def score_model(engine: Backend, run: Evaluation, progress: Progress = silent) -
     with cache.exclusive():
         scorer = Scorer(engine, cache, images, spec)
         try:
-            return Session(scorer, run, plan, engine.gives_scores, progress).score()
+            return _score(scorer, run, plan, engine.gives_scores, progress)
         except NoScores:
             if not cache.lacks("scores", plan.distinct["key"]).all():
                 raise  # the endpoint gave scores before
-            return Session(scorer, run, plan, False, progress).score()
+            return _score(scorer, run, plan, False, progress)
 
 
-class Session:
-    """The prompts of a run that the cache lacks. needed: those that are answered in words, with
-    their limits; missing, wanted: those to score and to answer; never: key -> why no engine of this
-    kind can answer it."""
+def _score(
+    scorer: Scorer, run: Evaluation, plan: Plan, gives_scores: bool, progress: Progress
+) -> Scoring:
+    """Asks what the cache lacks: the paper's views, then the answers that begin as the suite asks,
+    and extra prompts last. Where these take long, the paper's views are published before."""
+    engine, cache, settings = scorer.engine, scorer.cache, run.settings
+    abilities = Abilities(gives_scores, engine.forces_starts)
+    needed = run.suite.to_decode(run.spec, plan.cells, plan.distinct, settings, abilities)
+    plan = plan if gives_scores else plan.only(needed["key"])
+    distinct, paper = plan.distinct, plan.paper()
+    lacking = cache.lacks("scores", distinct["key"]) & (distinct["candidates"] != "")
+    wanted = not_generated(needed, cache.decoded())
+    never = _unanswerable(engine, run, plan, wanted)
+    missing, wanted = (
+        rows[~rows["key"].isin(list(never))].assign(run=run.run_id)
+        for rows in (distinct[lacking & gives_scores], wanted)
+    )
+    free = wanted.loc[(wanted["candidates"] == "") | (not gives_scores), "key"]
+    sent = frozenset(missing["key"]) | frozenset(free)
+    # prompts of the run, and those of them that are done
+    totals = {SCORING: len(distinct), DECODING: len(needed)}
+    done = {SCORING: len(distinct) - len(missing), DECODING: len(needed) - len(wanted)}
 
-    def __init__(
-        self, scorer: Scorer, run: Evaluation, plan: Plan, gives_scores: bool, progress: Progress
-    ) -> None:
-        self.scorer, self.run, self.cache, self.progress = scorer, run, scorer.cache, progress
-        self.gives_scores = gives_scores
-        self.abilities = Abilities(gives_scores, scorer.engine.forces_starts)
-        self.needed = run.suite.to_decode(
-            run.spec, plan.cells, plan.distinct, run.settings, self.abilities
+    def ask(to_score: pd.DataFrame, to_decode: pd.DataFrame) -> None:
+        scorer.run(
+            to_score,
+            to_decode,
+            lambda what, now, _: progress(what, done[what] + now, totals[what]),
         )
-        self.plan = plan = plan if gives_scores else plan.only(self.needed["key"])
-        distinct = plan.distinct
-        lacking = self.cache.lacks("scores", distinct["key"]) & (distinct["candidates"] != "")
-        missing = distinct[lacking & gives_scores]
-        wanted = not_generated(self.needed, self.cache.decoded())
-        self.never = _unanswerable(scorer.engine, run, plan, wanted)
-        self.missing, self.wanted = (
-            rows[~rows["key"].isin(list(self.never))].assign(run=run.run_id)
-            for rows in (missing, wanted)
-        )
-        free = self.wanted.loc[(self.wanted["candidates"] == "") | (not gives_scores), "key"]
-        self.sent = frozenset(self.missing["key"]) | frozenset(free)
-        #: Prompts of the run, and those of them that are not done yet, by kind of work.
-        self.totals = {SCORING: len(distinct), DECODING: len(self.needed)}
-        self.left = {SCORING: len(self.missing), DECODING: len(self.wanted)}
+        done[SCORING] += len(to_score)
+        done[DECODING] += len(to_decode)
 
-    def score(self) -> Scoring:
-        """Asks the paper's views, which are published while extra prompts wait that take long, and
-        then these."""
-        run, plan, scorer = self.run, self.plan, self.scorer
-        if len(self.missing) and admission.undecided(run.spec):
-            self._decide_size()
-        if len(self.missing):
-            self._report(SCORING, 0, 0)
-        paper = plan.paper()
-        self._ask(paper, inside=True)
-        if self.gives_scores and self.abilities.forces_starts and run.settings.mode == "continue":
-            self._force_starts("val")  # CADE is tuned on these
-            self._force_starts("test")
-        waiting = {*self.missing["key"], *self.wanted["key"]} - paper
-        if paper and len(waiting) * scorer.pace > FIRST_LOOK:
-            # the device waits for some minutes of CADE, the results don't wait for hours
-            cells = plan.cells[of_paper(plan.cells)].reset_index(drop=True)
-            run.first_look(self._summarise(cells, sorted(waiting)))
-        self._ask(paper, inside=False)
-        scorer.forget_hangs()
-        return self._summarise(plan.cells, [])
-
-    def _ask(self, paper: frozenset[str], inside: bool) -> None:
-        """Scores and answers the prompts that are among these, or those that are not."""
-        to_score, to_decode = (
-            rows[rows["key"].isin(paper) == inside] for rows in (self.missing, self.wanted)
-        )
-        self.scorer.run(to_score, to_decode, self._report)
-        self.left[SCORING] -= len(to_score)
-        self.left[DECODING] -= len(to_decode)
-
-    def _force_starts(self, split: str) -> None:
-        """Decodes answers of the paper's views that begin as the suite asks."""
-        run, scored = self.run, self._stored(self.plan.cells)[2]
-        starts = run.suite.starts_needed(run.benchmark, scored, run.settings, split)
-        rows = self.needed[self.needed["key"].isin(list(starts))].assign(run=run.run_id)
-        rows = rows.assign(forced=[",".join(starts[key]) for key in rows["key"]])
-        for kind in (self.totals, self.left):
-            kind[DECODING] += len(rows)
-        self.scorer.run(self.missing[:0], rows, self._report)
-        self.left[DECODING] -= len(rows)
-
-    def _report(self, what: str, done: int, total: int) -> None:
-        """In all prompts of the run, those that were scored earlier included."""
-        self.progress(what, self.totals[what] - self.left[what] + done, self.totals[what])
-
-    def _stored(self, cells: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, StoredScores]:
+    def stored(cells: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, StoredScores]:
         """The cache's rows of scores and answers, and what the suite reads of them."""
-        scores, answers = self.cache.compact("scores"), self.cache.compact("generations")
-        answers = answers.merge(self.needed[["key", "limit"]], on=["key", "limit"])
+        scores, answers = cache.compact("scores"), cache.compact("generations")
+        answers = answers.merge(needed[["key", "limit"]], on=["key", "limit"])
         times = [name for name, _ in TIMED]
         rows = (scores.drop(columns=times), answers.drop(columns=times))
-        return scores, answers, StoredScores(cells, *rows, TOLERANCES[self.run.spec.dtype])
+        return scores, answers, StoredScores(cells, *rows, TOLERANCES[run.spec.dtype])
 
-    def _summarise(self, cells: pd.DataFrame, waiting: list[str]) -> Scoring:
-        run, plan, engine = self.run, self.plan, self.scorer.engine
-        scores, answers, scored = self._stored(cells)
-        failed = [
-            *self.scorer.failures,
-            *((key, NotAnswerable.kind, reason) for key, reason in self.never.items()),
-            *((key, *WAITING) for key in waiting),
-        ]
+    def summarise(cells: pd.DataFrame, waiting: Collection[str]) -> Scoring:
+        scores, answers, scored = stored(cells)
+        failed = [*scorer.failures, *((key, NotAnswerable.kind, why) for key, why in never.items())]
         return Scoring(
             # the texts are a seventh of a run's memory, and nothing reads them from here on
-            Plan(plan.distinct.drop(columns="text"), plan.cells),
+            Plan(distinct.drop(columns="text"), plan.cells),
             scored,
-            failed,
-            self.sent,
-            self.gives_scores,
-            timings(cells, scores, answers, run.run_id, run.settings.passes),
+            [*failed, *((key, *WAITING) for key in sorted(waiting))],
+            sent,
+            gives_scores,
+            timings(cells, scores, answers, run.run_id, settings.passes),
             engine.fingerprint,
-            {**engine.counts, "seconds": round(self.scorer.seconds, 3)},
+            {**engine.counts, "seconds": round(scorer.seconds, 3)},
         )
 
-    def _decide_size(self) -> None:
-        """Finds out on a few prompts how those of a model without an admitted entry may be scored
-        together, and says so."""
-        scorer, rows = self.scorer, draw(self.missing, _PROBES, 0).to_dict("records")
-        prompts = as_prompts(rows, scorer.images)
-        decided, line = admission.decide_now(scorer.engine, scorer.spec, prompts)
-        scorer.size = decided.batch_size
-        print(
-            f"{scorer.spec.name}: no entry says how its prompts may be scored together; {len(rows)}"
-            f" of them probed: {line}",
-            file=sys.stderr,
-            flush=True,
-        )
+    if len(missing):
+        if admission.undecided(run.spec):
+            _decide_size(scorer, missing)
+        progress(SCORING, done[SCORING], totals[SCORING])
+    of_views = [rows["key"].isin(paper) for rows in (missing, wanted)]
+    ask(missing[of_views[0]], wanted[of_views[1]])
+    # those of 'val', on which CADE is tuned, before those of 'test'
+    continues = gives_scores and abilities.forces_starts and settings.mode == "continue"
+    for split in ("val", "test") if continues else ():
+        starts = run.suite.starts_needed(run.benchmark, stored(plan.cells)[2], settings, split)
+        rows = needed[needed["key"].isin(list(starts))].assign(run=run.run_id)
+        rows = rows.assign(forced=[",".join(starts[key]) for key in rows["key"]])
+        totals[DECODING] += len(rows)
+        ask(missing[:0], rows)
+    extra = missing[~of_views[0]], wanted[~of_views[1]]
+    waiting = {key for rows in extra for key in rows["key"]}
+    if paper and len(waiting) * scorer.pace > FIRST_LOOK:
+        # the device waits for some minutes of CADE, the results don't wait for hours
+        cells = plan.cells[of_paper(plan.cells)].reset_index(drop=True)
+        run.first_look(summarise(cells, waiting))
+    ask(*extra)
+    scorer.forget_hangs()
+    return summarise(plan.cells, ())
+
+
+def _decide_size(scorer: Scorer, missing: pd.DataFrame) -> None:
+    """Finds out on a few prompts how those of a model without an admitted entry may be scored
+    together, and says so."""
+    rows = draw(missing, _PROBES, 0).to_dict("records")
+    try:
+        ways = admission.decide(scorer.engine, as_prompts(rows, scorer.images))
+        scorer.size, line = (ways.batch_size, ways.line) if ways else (scorer.size, "")
+    except Exception as error:  # a prompt that fails alone is recorded when its turn comes
+        line = f"they can't be scored ({type(error).__name__}: {first_line(error)})"
+    print(
+        f"{scorer.spec.name}: no entry says how its prompts may be scored together; {len(rows)}"
+        f" of them probed: {line}",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def _unanswerable(

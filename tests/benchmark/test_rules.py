@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-import re
-from dataclasses import replace
 
 import pandas as pd
 import pytest
 
 from sdgbias.benchmark import quality
-from sdgbias.benchmark.quality.evaluate import Available, evaluate
 from sdgbias.benchmark.quality.ranges import option_range, unit_range
 from sdgbias.benchmark.quality.stored import is_whole
-from tests.builders.quality import SUITES, picture
+from tests.builders.quality import SUITES, Tables, picture
 
 INF = math.inf
 
@@ -48,45 +45,23 @@ def test_unit_range(unit: str, limits: tuple[float, float]) -> None:
 
 
 def broken(table: str, rule: str, frame: pd.DataFrame) -> list[int]:
-    suite = quality.load_rules(table, SUITES)
-    [one] = [r for r in suite.rules if r.name == rule]
-    narrow = replace(suite, definitions=tuple(d for d in suite.definitions if _fits(d, one.sql)))
-    flags, *_ = evaluate(frame, narrow, [one], Available(), SUITES)
-    return [int(row) for row in flags[rule]]
-
-
-def _fits(definition: str, sql: str) -> bool:
-    """Whether a rule needs a definition; the frames of these tests have few columns."""
-    name = re.match(r"CREATE (?:TEMP )?(?:VIEW|TABLE|MACRO) (\w+)", definition)
-    return name is None or name[1] in (*re.findall(r"\w+", sql), *_ALWAYS)
-
-
-#: Definitions of prompts.sql and items_mcq.sql that others are made of.
-_ALWAYS = (
-    "parsed",
-    "forms",
-    "bare",
-    "stated",
-    "agrees",
-    "words",
-    "plain",
-    "prompt_items",
-    "judged",
-)
+    return [int(row) for row in quality.check(table, frame, SUITES).flags[rule]]
 
 
 def judged(
-    rule: str, options: tuple[str, str, str], unit: str = "% of people", **more: object
+    items: pd.DataFrame,
+    rule: str,
+    options: tuple[str, str, str],
+    unit: str = "% of people",
+    **more: object,
 ) -> bool:
-    row = dict(zip(("option_a", "option_b", "option_c"), options, strict=True)) | {
-        "unit": unit,
-        **more,
-    }
-    return not broken("items_mcq", rule, pd.DataFrame([row]))
+    """Whether the first question keeps a rule with these options."""
+    texts = dict(zip(("option_a", "option_b", "option_c"), options, strict=True))
+    return not broken("items_mcq", rule, items.head(1).assign(unit=unit, **texts, **more))
 
 
 @pytest.mark.parametrize(
-    ("options", "unit", "good"),
+    ("options", "unit", "holds"),
     [
         (("below 20 %", "20 % to under 30 %", "30 % or more"), "%", True),
         (("below 20 %", "20 % to under 100 %", "100 %"), "%", True),  # the top of the scale
@@ -106,12 +81,12 @@ def judged(
         (("below 0.5", "0.5 to under 1", "1"), "deaths", False),  # no top is known
     ],
 )
-def test_bins_cover(options: tuple[str, str, str], unit: str, good: bool) -> None:
-    assert judged("bins-cover", options, unit) is good
+def test_bins_cover(options: tuple[str, str, str], unit: str, holds: bool, good: Tables) -> None:
+    assert judged(good["items_mcq"], "bins-cover", options, unit) is holds
 
 
 @pytest.mark.parametrize(
-    ("value", "answer", "good"),
+    ("value", "answer", "holds"),
     [
         (19.99, "A", True),
         (20.0, "A", False),
@@ -122,16 +97,10 @@ def test_bins_cover(options: tuple[str, str, str], unit: str, good: bool) -> Non
         (5, "Z", True),
     ],
 )
-def test_gold_lies_in_its_option(value: float, answer: str, good: bool) -> None:
-    assert (
-        judged(
-            "gold-in-option",
-            ("below 20 %", "20 % to under 30 %", "30 % or more"),
-            value=value,
-            answer=answer,
-        )
-        is good
-    )
+def test_gold_lies_in_its_option(value: float, answer: str, holds: bool, good: Tables) -> None:
+    options, gold = ("below 20 %", "20 % to under 30 %", "30 % or more"), {"answer": answer}
+    items = good["items_mcq"]
+    assert judged(items, "gold-in-option", options, value=value, **gold) is holds
 
 
 def test_the_context_is_the_second_line_of_a_prompt() -> None:
@@ -166,7 +135,7 @@ def test_whole_pictures(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("region", "stratum", "good"),
+    ("region", "stratum", "holds"),
     [
         ("", "urban", True),
         ("albr101", "all", True),
@@ -174,6 +143,6 @@ def test_whole_pictures(kind: str) -> None:
         ("namr101", "all", False),
     ],
 )
-def test_region_of_country(region: str, stratum: str, good: bool) -> None:
-    frame = pd.DataFrame([{"region": region, "iso3": "ALB", "stratum": stratum}])
-    assert (not broken("series", "region-of-country", frame)) is good
+def test_region_of_country(region: str, stratum: str, holds: bool, good: Tables) -> None:
+    frame = good["series"].head(1).assign(region=region, iso3="ALB", stratum=stratum)
+    assert (not broken("series", "region-of-country", frame)) is holds

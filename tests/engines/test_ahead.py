@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from sdgbias.engines.hf.engine import HuggingFace
+from sdgbias.progress import silent
 from sdgbias.registry.spec import ModelSpec
+from sdgbias.scoring.cache import ScoreCache
+from sdgbias.scoring.scorer import Scorer
 from sdgbias.types import LETTERS, Prompt
 from tests.builders import families
 from tests.builders.pictures import noise
@@ -26,15 +30,14 @@ CHUNKS = [
     ]
     for n in (1, 2)
 ]
+SPEC = ModelSpec("m", "M", "hf", "path:", "local", "enabled", options={"share_prefix": True})
 
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> HuggingFace:
     folder = tmp_path_factory.mktemp("llava")
     families.write_small(folder, "llava")
-    options = {"share_prefix": True}
-    spec = ModelSpec("m", "M", "hf", f"path:{folder}", "local", "enabled", options=options)
-    return HuggingFace(spec, Path())
+    return HuggingFace(replace(SPEC, repo=f"path:{folder}"), Path())
 
 
 class Watched:
@@ -56,7 +59,7 @@ class Watched:
 
 @pytest.mark.parametrize("answers", [False, True])
 def test_the_next_chunk_is_processed_while_the_model_computes_one(
-    engine: HuggingFace, answers: bool, monkeypatch: pytest.MonkeyPatch
+    engine: HuggingFace, answers: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     watched = Watched(engine.processor)
     monkeypatch.setattr(engine.maker, "processor", watched)
@@ -71,16 +74,16 @@ def test_the_next_chunk_is_processed_while_the_model_computes_one(
 
     forward.__signature__ = inspect.signature(plain)  # type: ignore[attr-defined]
     monkeypatch.setattr(engine.model, "forward", forward)
+    asked = [prompt for chunk in CHUNKS for prompt in chunk]
+    rows = pd.DataFrame(asked)[["text", "candidates", "image_id"]]
+    rows = rows.assign(key=[f"{n:032x}" for n in range(len(rows))], forced="", limit=2)
+    images = {prompt.image_id: prompt.images for prompt in asked}
+    scorer = Scorer(engine, ScoreCache(tmp_path, "m", "f"), images, SPEC)
+    scorer.size = len(CHUNKS[0])
 
-    engine.prefetch(CHUNKS[0], [""] * answers)
-    engine.prefetch(CHUNKS[1], [""] * answers)
-    ask(engine, CHUNKS[0], answers)
+    scorer.generate(rows, silent) if answers else scorer.score(rows, silent)
 
-    assert watched.second_begins.is_set()
-
-
-def ask(engine: HuggingFace, prompts: Sequence[Prompt], answers: bool) -> Any:
-    return engine.generate(prompts, [""], 2) if answers else engine.candidate_scores(prompts)
+    assert not scorer.failures and watched.second_begins.is_set()
 
 
 def test_what_is_made_ahead_scores_the_same_and_is_forgotten(
@@ -98,4 +101,4 @@ def test_what_is_made_ahead_scores_the_same_and_is_forgotten(
     np.testing.assert_array_equal(np.stack(ahead), np.stack(in_turn))
     np.testing.assert_allclose(again, in_turn[0][:2], atol=1e-5)
     assert engine.generate(CHUNKS[0], ["", "1"], 2).texts == answers
-    assert not engine.maker._begun, "nothing keeps the pictures of finished chunks"
+    assert not engine.maker.made, "nothing keeps the pictures of finished chunks"

@@ -230,7 +230,7 @@ def test_busy_and_broken_servers_are_asked_again(server: Server, make: Callable[
         [0.01, 0.02, 0.03, 0.04, 0.05], rel=1e-5
     )
     assert set(server.asked.values()) == {2}
-    assert (api.counters()["requests"], api.counters()["retries"]) == (10, 5)
+    assert (api.counts["requests"], api.counts["retries"]) == (10, 5)
 
 
 def test_retry_after_makes_everybody_wait(server: Server, make: Callable[..., Api]) -> None:
@@ -313,7 +313,7 @@ def test_a_number_of_tokens_that_cannot_be_is_not_counted(
     server.script = lambda body, n: ok(completion([("A", -0.1), ("B", -3.0)], prompt_tokens=tokens))
     api = make(limits={"tokens": 10**9})
     assert api.candidate_scores(prompts(1)).n_tokens.tolist() == [0]
-    assert api.counters()["prompt_tokens"] == 0
+    assert api.counts["prompt_tokens"] == 0
 
 
 def test_an_unforeseen_fault_keeps_the_other_answers(
@@ -366,7 +366,7 @@ def test_the_limit_of_tokens_gets_its_other_name(server: Server, make: Callable[
     assert np.exp(got) == pytest.approx([0.01, 0.02, 0.03, 0.04], rel=1e-5)
     names = [{k for k in body if k.startswith("max_")} for body in server.bodies]
     assert names == [{"max_tokens"}, *[{"max_completion_tokens"}] * 4]
-    assert api.counters()["requests"] == 5
+    assert api.counts["requests"] == 5
 
 
 def test_an_answer_in_parts_is_one_text(server: Server, make: Callable[..., Api]) -> None:

@@ -1,5 +1,5 @@
-"""Everything that turns text and pictures into numbers is in the fingerprint: one other byte,
-another fingerprint."""
+"""Everything that turns text and pictures into numbers is in the fingerprint; which files count is
+tested with the id of a run (tests/scoring/test_run_id.py)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sdgbias.engines import fingerprint, vllm
+from sdgbias.engines import fingerprint, load, vllm
 from sdgbias.engines.hf import engine
 from sdgbias.engines.hf.prompting import ChatTemplate, probe_hash
 from sdgbias.registry import entries
@@ -17,24 +17,6 @@ from sdgbias.registry.spec import ModelSpec
 
 ROOT = entries.find_root()
 SPEC = replace(entries.load(ROOT, "tiny-llava"), options={})
-#: What stands in the folder of the embedded model; a folder of the paper's models has some of the
-#: others.
-THERE = [
-    "chat_template.jinja",
-    "config.json",
-    "generation_config.json",
-    "model.safetensors",
-    "processor_config.json",
-    "tokenizer.json",
-]
-ELSEWHERE = [
-    "preprocessor_config.json",
-    "tokenizer.model",
-    "merges.txt",
-    "qwen.tiktoken",
-    "modeling_own.py",
-]
-
 LIBRARIES = ("transformers", "torch", "tokenizers", "pillow")
 
 
@@ -44,31 +26,6 @@ def of_hf(spec: ModelSpec, root: Path) -> str:
 
 def of_vllm(spec: ModelSpec, root: Path) -> str:
     return vllm.identity(spec, root, "cpu")
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    target = tmp_path / "registry" / "weights" / "tiny-llava"
-    shutil.copytree(ROOT / "registry" / "weights" / "tiny-llava", target)
-    return target
-
-
-@pytest.mark.parametrize("of", [of_hf, of_vllm])
-@pytest.mark.parametrize("name", [*THERE, *ELSEWHERE, "additional_chat_templates/tool_use.jinja"])
-def test_one_byte_of_a_file(folder: Path, tmp_path: Path, name: str, of) -> None:  # type: ignore[no-untyped-def]
-    path = folder / name
-    assert path.is_file() == (name in THERE)
-    path.parent.mkdir(exist_ok=True)
-    if name not in THERE:
-        path.write_bytes(b"0123456789")
-    before = of(SPEC, tmp_path)
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-    assert of(SPEC, tmp_path) != before
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-    assert of(SPEC, tmp_path) == before, "and nothing else counts"
 
 
 @pytest.mark.parametrize("of", [of_hf, of_vllm])
@@ -106,10 +63,11 @@ def test_devices_attention_and_how_the_model_is_spread() -> None:
     assert len({cpu, cuda, two, sdpa, eager}) == 5
 
 
-def test_a_loaded_engine_has_the_fingerprint_of_its_folder(folder: Path, tmp_path: Path) -> None:
+def test_a_loaded_engine_has_the_fingerprint_of_its_folder(tmp_path: Path) -> None:
     """The real engine, twice: the second with one other letter in its chat template."""
-    from sdgbias.engines import load
-
+    folder = tmp_path / "registry" / "weights" / "tiny-llava"
+    shutil.copytree(ROOT / "registry" / "weights" / "tiny-llava", folder)
+    before = of_vllm(SPEC, tmp_path)
     one = load(SPEC, tmp_path)
     parts = "text_config:sdpa vision_config:sdpa"
     assert one.fingerprint == fingerprint.fingerprint(
@@ -124,7 +82,7 @@ def test_a_loaded_engine_has_the_fingerprint_of_its_folder(folder: Path, tmp_pat
     template = folder / "chat_template.jinja"
     template.write_text(template.read_text() + "{# #}")
     two = load(SPEC, tmp_path)
-    assert two.fingerprint != one.fingerprint
+    assert two.fingerprint != one.fingerprint and of_vllm(SPEC, tmp_path) != before
     moved = replace(SPEC, repo=f"path:{folder}", notes="elsewhere")
     assert load(moved, Path()).fingerprint == two.fingerprint, "where the folder lies doesn't count"
 

@@ -15,8 +15,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from transformers import PreTrainedTokenizerFast
 
 from sdgbias.engines.hf.engine import HuggingFace
-from sdgbias.engines.hf.prompting import minus_ids, start_choices
-from sdgbias.engines.hf.tokens import SPACE_MARKS, find_candidates
+from sdgbias.engines.hf.tokens import SPACE_MARKS, find_candidates, start_choices
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.types import DIGITS, LETTERS, Prompt
 from tests.builders import families
@@ -176,7 +175,7 @@ def both_ways(engine: HuggingFace, prompts: list[Prompt], starts: list[str]) -> 
 
 def test_forced_starts_stay_on_the_numbers_that_the_model_writes(engine: HuggingFace) -> None:
     if not engine.candidates.numbers:
-        assert start_choices("-87", engine.candidates, [5])[1:] == [
+        assert start_choices("-87", engine.candidates)[1:] == [
             (engine.candidates.ids[c][0],) for c in "87"
         ]
     starts = ["", *DIGITS, "-7", "-"]
@@ -275,4 +274,4 @@ class Tiktoken:
 def test_tokens_that_are_bytes() -> None:
     found = find_candidates(Tiktoken(), LETTERS + DIGITS)
     assert found.ids["A"] == (65, 256) and found.ids["8"] == (56, 258, 259)
-    assert found.space == 32 and minus_ids(Tiktoken()) == [45, 257]
+    assert found.space == 32 and found.minus == (45, 257)

@@ -18,15 +18,18 @@ from sdgbias.benchmark.build import Draw, build
 from sdgbias.engines.hf.processor import load_processor
 from sdgbias.engines.hf.prompting import (
     adds_special_tokens,
-    after_space,
-    end_ids,
-    minus_ids,
     render,
-    start_choices,
     supports_text_only,
     token_paths,
 )
-from sdgbias.engines.hf.tokens import CandidateTokens, find_candidates
+from sdgbias.engines.hf.tokens import (
+    CandidateTokens,
+    FirstTokens,
+    choices_of,
+    end_ids,
+    find_candidates,
+    start_choices,
+)
 from sdgbias.errors import ModelError
 from sdgbias.raw.synthetic import write_sample
 from sdgbias.registry import entries
@@ -118,22 +121,32 @@ def test_paths_are_as_long_as_what_the_processor_makes(processor: object) -> Non
 
 def test_forced_starts_are_single_digits() -> None:
     known = CandidateTokens({str(d): (10 + d, 50 + d) for d in range(10)}, None, frozenset())
-    assert start_choices("-70", known, [3, 4]) == [(3, 4), (17,), (10,)]
-    assert start_choices("7", known, []) == [(17, 57)]
-    assert start_choices("", known, []) == []
+    signed = replace(known, minus=(3, 4))
+    assert start_choices("-70", signed) == [(3, 4), (17,), (10,)]
+    assert start_choices("7", known) == [(17, 57)]
+    assert start_choices("", known) == []
     with pytest.raises(ModelError, match="digits and a leading '-' only, not '-7'"):
-        start_choices("-7", known, [])
+        start_choices("-7", known)
     for wrong in ("x", "7-"):
         with pytest.raises(ModelError, match=f"not '{wrong}'"):
-            start_choices(wrong, known, [3])
+            start_choices(wrong, signed)
 
 
 def test_a_number_may_begin_after_a_lone_space_and_a_minus_does_not() -> None:
-    known = CandidateTokens({str(d): (10 + d,) for d in range(10)}, 9, frozenset("0123456789"))
-    assert after_space("70", known, [(17,), (10,)]) == [(9,), (17,), (10,)]
-    assert after_space("-7", known, [(3,), (17,)]) is None
-    assert after_space("", known, []) is None
-    assert after_space("7", replace(known, needs_space=frozenset()), [(17,)]) is None
+    """Of two prompts the first is likelier to begin with the space."""
+    known = CandidateTokens(
+        {str(d): (10 + d,) for d in range(10)}, 9, frozenset("0123456789"), minus=(3,)
+    )
+    row = {i: np.array([-5.0, -1.0]) for i in (3, *range(10, 20))}
+    first = FirstTokens({**row, 9: np.array([-1.0, -5.0])}, np.zeros(2), [9, 17])
+    behind = FirstTokens(row, np.array([-4.9, 0.0]), [17, 17])
+
+    spaced, direct = choices_of(["70", "-7", ""], known, 2, (first, behind))
+
+    assert direct == [[(17,), (10,)], [(3,), (17,)], []]
+    assert spaced == [[(9,), (17,), (10,)], *direct[1:]]
+    apart = replace(known, needs_space=frozenset())
+    assert choices_of(["70"], apart, 2, (first, behind)) == [direct[:1]] * 2
 
 
 def test_digits_of_a_byte_level_tokenizer_may_come_after_its_space() -> None:
@@ -143,8 +156,12 @@ def test_digits_of_a_byte_level_tokenizer_may_come_after_its_space() -> None:
 
 
 def test_small_facts() -> None:
-    tokenizer = SimpleNamespace(eos_token_id=2, get_vocab=lambda: {"-": 5, "\u0120-": 9, "--": 7})
-    assert minus_ids(tokenizer) == [5, 9]
+    tokenizer = SimpleNamespace(
+        eos_token_id=2,
+        all_special_tokens=[],
+        get_vocab=lambda: {"-": 5, "\u0120-": 9, "--": 7},
+    )
+    assert find_candidates(tokenizer, "").minus == (5, 9)
     processor, bare = (
         SimpleNamespace(tokenizer=SimpleNamespace(bos_token=token)) for token in ("<s>", None)
     )

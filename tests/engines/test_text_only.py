@@ -14,7 +14,7 @@ import torch
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from sdgbias.engines.hf import auto_class
+from sdgbias.engines.hf import loading
 from sdgbias.engines.hf.engine import HuggingFace
 from sdgbias.engines.hf.processor import load_processor
 from sdgbias.engines.hf.ways import decide
@@ -202,7 +202,7 @@ def test_an_entry_that_asks_it_all_views_is_refused_in_one_line(tmp_path: Path) 
 def test_a_vision_language_model_with_two_views_stays_one(tmp_path: Path) -> None:
     folder = write_small(tmp_path / "m", "llava")
     two, four = (replace(entry(folder), views=views) for views in (IMAGE_FREE, VIEWS))
-    assert auto_class.loader(two, str(folder)) == auto_class.loader(four, str(folder))
+    assert loading.loader(two, str(folder)) == loading.loader(four, str(folder))
     prompts = PROMPTS[:2]
     one, other = (HuggingFace(spec, tmp_path).candidate_scores(prompts) for spec in (two, four))
     assert np.array_equal(one.logits, other.logits, equal_nan=True)

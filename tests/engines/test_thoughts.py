@@ -23,16 +23,17 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> ModelSpec:
     return ModelSpec("m", "M", "hf", f"path:{folder}", "local", "enabled")
 
 
-@pytest.mark.parametrize("branches", [True, False])
-def test_the_marks_of_thoughts_stay_in_an_answer(branches: bool, spec: ModelSpec) -> None:
+@pytest.mark.parametrize("share", [True, False])
+def test_the_marks_of_thoughts_stay_in_an_answer(share: bool, spec: ModelSpec) -> None:
     """Though they are special tokens here."""
     engine = HuggingFace(spec, Path())
-    engine.branches = {False: branches}
-    found = engine.generate(PROMPTS, [""], 8)
-    assert found.texts == [["<think>5</think>7"]] * 2 and found.truncated == [[False]] * 2
-    assert parse_number(found.texts[0][0]) == 7.0
-    short = engine.generate(PROMPTS, [""], 2)
-    assert short.texts == [["<think>5"]] * 2 and short.truncated == [[True]] * 2
+    engine.share_prefix = share
+    whole, short = (engine.generate(PROMPTS, ["", "1"], limit) for limit in (8, 2))
+    assert [text for text, _ in whole.texts] == ["<think>5</think>7"] * 2
+    assert [cut for cut, _ in whole.truncated] == [False] * 2
+    assert parse_number(whole.texts[0][0]) == 7.0
+    assert [text for text, _ in short.texts] == ["<think>5"] * 2
+    assert [cut for cut, _ in short.truncated] == [True] * 2
     assert parse_number(short.texts[0][0]) is None
 
 

@@ -12,19 +12,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from sdgbias import store
-from sdgbias.nightly import attempt, plan, records
-from sdgbias.nightly.night_options import NightOptions
-from sdgbias.nightly.regression.policy import DEFAULT
+from sdgbias.nightly import records
 from sdgbias.registry import entries
 from sdgbias.scoring.scorer import COMMIT_EVERY
-from tests.builders.commands import REPOSITORY, add_model, ok
+from tests.builders.commands import add_model, ok
 from tests.builders.processes import children, end
 from tests.builders.slow_engine import asked, cached, slow_planted
 
@@ -154,42 +151,3 @@ def test_a_model_longer_than_a_night_and_nights_that_are_killed(
     again = int((asked(tmp_path)["prompt"].value_counts() - 1).sum())
     batches = (2 * COMMIT_EVERY / 0.1 + 2) * 4  # a kill costs what came after the last commit
     assert again <= 3 * batches < len(order)
-
-
-SPY = """
-import os, pathlib, sys
-if "evaluate" in sys.orig_argv:
-    pairs = "\\n".join(f"{name}={value}" for name, value in os.environ.items())
-    pathlib.Path(os.environ["SPY"]).write_text(pairs)
-"""
-
-
-def test_a_models_process_does_not_see_the_webhook_by_any_name(
-    tiny_benchmark: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    add_model(tmp_path, "good")
-    (tmp_path / "spy").mkdir()
-    (tmp_path / "spy" / "sitecustomize.py").write_text(SPY)
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'spy'}:{REPOSITORY}")
-    monkeypatch.setenv("SPY", str(tmp_path / "seen"))
-    for name in ("NIGHT_CHAT", "TEAM_ROOM", "SDGBIAS_WEBHOOK"):
-        monkeypatch.setenv(name, "https://chat.example/T0/secret")
-    policy, usual = tmp_path / "policy.yaml", "webhook: SDGBIAS_WEBHOOK"
-    policy.write_text(DEFAULT.read_text("utf-8").replace(usual, "webhook: TEAM_ROOM"))
-    settings = NightOptions(
-        tmp_path / "r.duckdb",
-        tmp_path / "report",
-        [tiny_benchmark],
-        root=tmp_path,
-        policy=policy,
-        webhook_env="NIGHT_CHAT",
-        passes="none",
-        draws=10,
-    )
-    [job] = plan.tonight(settings, datetime(2026, 11, 21, 1, 30, tzinfo=UTC)).jobs
-
-    ended = attempt.attempt(job, settings.results)
-
-    assert ended.outcome == attempt.PUBLISHED, ended.message
-    seen = (tmp_path / "seen").read_text()
-    assert f"SDGBIAS_REGISTRY={tmp_path}" in seen and "chat.example" not in seen

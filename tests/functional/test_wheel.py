@@ -83,7 +83,7 @@ def test_it_builds_evaluates_and_reports_without_a_project(python: Path, tmp_pat
 
 def test_init_writes_a_project_whose_own_copies_win(python: Path, tmp_path: Path) -> None:
     (tmp_path / "params.yaml").write_text("mine: 1\n", encoding="utf-8")
-    assert "1 kept as they are" in done(python, tmp_path, "init", tmp_path)
+    assert "1 left unchanged" in done(python, tmp_path, "init", tmp_path)
     assert (tmp_path / "params.yaml").read_text(encoding="utf-8") == "mine: 1\n"
     for name in ("sdgbias.toml", "expectations/clusters.sql", "registry/policy.yaml", ".gitignore"):
         assert (tmp_path / name).is_file(), name

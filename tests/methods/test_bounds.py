@@ -96,21 +96,6 @@ def test_no_scores_within_the_bounds_lead_elsewhere(
     assert (v.possible.any(axis=1) == decidable).all()
 
 
-@pytest.mark.parametrize("floor", [1e-9, 1e-4])
-def test_an_assumed_floor_is_sound_too(floor: float) -> None:
-    params = CadeParams(0.1, 0.0, 0.05, OFF)
-    views = []
-    for view in world(5, 200, 4, 4.0):
-        b = censor(view, 2)
-        views.append(between(np.where(np.isneginf(b.low), -np.inf, b.low), b.high, floor))
-    v = verdict(*views, params)
-    reached(v, views, params, 5, 200)
-    without = verdict(
-        *(Bounds(np.where(b.low < b.high, -np.inf, b.low), b.high) for b in views), params
-    )
-    assert v.certain.sum() > without.certain.sum() + 20
-
-
 def test_rows_known_in_full_are_decided_by_cade_itself_ties_included() -> None:
     z = world(1, 300, 3)
     z = [np.vstack([v, np.zeros((1, 3))]) for v in z]
@@ -256,16 +241,6 @@ def test_a_gate_that_only_may_keep_the_baseline_decides_nothing() -> None:
     for tau, possible in want.items():
         v = verdict(full, ctx, img, img, CadeParams(5.0, 0.0, 0.0, tau))
         assert v.possible[0].tolist() == possible, tau
-
-
-def test_a_floor_above_what_is_known_of_a_score_leaves_what_is_known() -> None:
-    """A candidate below 0.01 can't have a tenth of the probability, whatever is assumed."""
-    logits, upper = np.array([[-0.1, -np.inf]]), np.array([[np.nan, np.log(0.01)]])
-    upper[0, 0] = -0.1
-
-    view = between(logits, upper, floor=0.1)
-
-    assert view.low[0, 1] == view.high[0, 1] == np.log(0.01)
 
 
 def test_a_divergence_of_hidden_scores_reaches_as_far_as_the_scores_may() -> None:

@@ -46,26 +46,13 @@ def test_an_error_has_room_for_its_outcome_when_nothing_can_be_made(tmp_path: Pa
     assert out.stat().st_size == process.ROOM
 
 
-BUSY = "tell(kind='Busy', message='held by another')"
-
-
-@pytest.mark.parametrize(
-    ("codes", "outcome", "waits"),
-    [
-        ((BUSY, BUSY, PUBLISH), "published", [10.0, 20.0]),
-        ((BUSY,), "failed", [10.0, 20.0, 30.0, 30.0]),
-        (("tell(kind='ModelError', message='no')",), "failed", []),
-    ],
-    ids=["busy twice", "busy always", "a fault of the model"],
-)
-def test_tries_and_waits_follow_the_kind(
-    tmp_path: Path, codes: tuple[str, ...], outcome: str, waits: list[float]
+def test_given_a_results_file_that_is_free_again_then_the_model_is_published(
+    tmp_path: Path,
 ) -> None:
-    waited: list[float] = []
-    made = attempt.keep_trying(
-        job(tmp_path), tmp_path / "r.duckdb", None, waited.append, stub(*codes)
-    )
-    assert (made.outcome, made.attempts, waited) == (outcome, len(waits) + 1, waits)
+    busy = "tell(kind='Busy', message='held by another')"
+    codes = stub(busy, busy, PUBLISH)
+    made = attempt.keep_trying(job(tmp_path), tmp_path / "r.duckdb", None, [].append, codes)
+    assert (made.outcome, made.attempts) == ("published", 3)
 
 
 def test_after_want_of_memory_the_batch_is_halved(tmp_path: Path) -> None:

@@ -100,15 +100,6 @@ def test_a_night_of_some_models_is_not_the_night(tmp_path: Path) -> None:
     assert records.last_finished(s.results) is None, "--catch-up still has to ask everybody"
 
 
-def test_what_was_published_stays_published_when_the_night_goes_on(tmp_path: Path) -> None:
-    s = settings(tmp_path, "a")
-    records.add(s.results, [good()])
-    records.add(s.results, [good("unchanged")])
-    assert records.history(s.results)["outcome"].tolist() == ["published"]
-    records.add(s.results, [replace(good("unchanged"), run_id="a-2")])
-    assert records.history(s.results)["run_id"].tolist() == ["a-2"], "another run is news"
-
-
 def test_a_locked_results_file_holds_no_record_back(tmp_path: Path) -> None:
     s = settings(tmp_path, "a")
     s.results.parent.mkdir(parents=True)

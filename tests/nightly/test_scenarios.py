@@ -124,13 +124,16 @@ def test_given_a_bad_model_then_the_night_goes_on_without_it(
 
     def score(job: Job, results: Path, device: str | None) -> attempt.JobOutcome:
         limited = replace(job, timeout_s=scenario.seconds if job.model == "bad" else 600.0)
-        return attempt.keep_trying(limited, results, device, lambda seconds: None, argv)
+        sleep = waits.append if job.model == "bad" else [].append
+        return attempt.keep_trying(limited, results, device, sleep, argv)
 
+    waits: list[float] = []
     s = settings(tmp_path, "bad", "good", jobs=2)
     done = nights.run(s, lambda: NOW, [].append, score, steps=("gate",))
     outcomes = {outcome.model: outcome for outcome in done.outcomes}
     bad = outcomes["bad"]
     assert (bad.outcome, bad.kind, bad.attempts) == ("failed", scenario.kind, scenario.tries)
+    assert waits == [10.0, 20.0, 30.0, 30.0][: scenario.tries - 1]
     assert scenario.words in bad.message and len(bad.message) <= 500 and "\n" not in bad.message
     assert outcomes["good"].outcome == "published" and done.exit_code == 0
     assert records.status(s.results, NIGHT) == records.DONE

@@ -369,17 +369,17 @@ def test_the_hubs_tag_counts_less_than_the_family(root: Path, served: Hub) -> No
 
 
 def test_this_transformers_knows_the_paper_s_families() -> None:
-    from sdgbias.engines.hf import auto_class
+    from sdgbias.engines.hf import loading
 
     seeing = {"internvl", "llava", "llava_onevision", "qwen2_5_vl", "instructblip", "chameleon"}
-    assert seeing | {"phi4_multimodal", "qwen2_5_omni", "qwen3_omni_moe"} <= auto_class.known()
-    assert "qwen2_audio" not in auto_class.known()
-    assert {"gemma", "llama", "qwen2", "qwen3", "gpt2"} <= auto_class.language()
-    assert not auto_class.known() & auto_class.language()
+    assert seeing | {"phi4_multimodal", "qwen2_5_omni", "qwen3_omni_moe"} <= loading.known()
+    assert "qwen2_audio" not in loading.known()
+    assert {"gemma", "llama", "qwen2", "qwen3", "gpt2"} <= loading.language()
+    assert not loading.known() & loading.language()
 
 
 def test_files_that_matter() -> None:
-    found = hub.HubModel(
+    found = hub.ModelFacts(
         "a/b",
         "0",
         files={

@@ -190,7 +190,7 @@ def test_numbers_as_text() -> None:
 
 
 def cells_of(results: Path) -> Cells:
-    with Results(results).opened() as reader:
+    with Results(results).reading() as reader:
         return Cells(reader, store.latest_runs(results))
 
 
@@ -202,7 +202,7 @@ def test_headline_sentences(results: Path) -> None:
     assert leans.leaning(found, "fake-optimist")[0].evidence.endswith(
         "; 1 distinct prompt in one wording: holds for other questions in this wording"
     )
-    with Results(results).opened() as reader:
+    with Results(results).reading() as reader:
         verdict, _ = findings.findings(reader, "fake-pessimist-2")["extra"][0]
     assert verdict == "The image helps"
 
@@ -262,7 +262,7 @@ def test_figures_follow_the_page_scheme_and_say_their_numbers(
     results: Path, tmp_path: Path
 ) -> None:
     def drawn(path: Path) -> list[charts.Figure]:
-        with Results(path).opened() as reader:
+        with Results(path).reading() as reader:
             names = ("model-views", "model-cade", "image-use")
             return draw.draw(reader, ["fake-pessimist-2"], names)
 

@@ -82,7 +82,7 @@ def altered(results: Path, folder: Path, *statements: str) -> Path:
 
 
 def figures(path: Path) -> dict[str, Figure]:
-    with Results(path).opened() as reader:
+    with Results(path).reading() as reader:
         runs = fairness.runs_of(reader)
         data = [run["data"] for run in runs]
         return {f.name: f for f in disparities.figures(reader, [r["run_id"] for r in runs], data)}

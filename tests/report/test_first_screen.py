@@ -29,7 +29,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def reader(results: Path) -> Iterator[Reader]:
-    with Results(results).opened() as reader:
+    with Results(results).reading() as reader:
         yield reader
 
 
@@ -173,7 +173,7 @@ def test_a_difference_at_another_prompt_is_not_denied(
             60 AS clusters""",
             [rows[0]["runs"]["people"]],
         )
-    with Results(path).opened() as reader:
+    with Results(path).reading() as reader:
         answer = first_screen._recognition(reader, table, rows)
     assert answer is not None
     assert "no difference between groups is clearer than chance" in answer.lead

@@ -295,7 +295,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def compared(path: Path, *, rank_planted: bool = False) -> leaderboard.Board:
-    with Results(path).opened() as reader:
+    with Results(path).reading() as reader:
         runs = reader.frame(SQL["labelled"], {"runs": store.latest_runs(path)})
         return leaderboard.compare(reader, runs, rank_planted=rank_planted)
 

@@ -305,22 +305,6 @@ def test_a_night_in_which_nobody_answered_has_no_runs(tmp_path: Path) -> None:
     assert log.log_night(path, tmp_path / "w", night=NIGHTS[0]) == []
 
 
-def test_a_file_without_nights_has_its_newest_runs(tmp_path: Path) -> None:
-    path = tmp_path / "r.duckdb"
-    for run in ("a-1", "a-2"):
-        store.publish(
-            path,
-            {
-                "run_id": run,
-                "model": "a",
-                "benchmark_id": "b",
-                "finished_at": f"2026-11-2{run[-1]}T00:00:00",
-            },
-            {},
-        )
-    assert log.runs_of(path, None) == ("", [{"run_id": "a-2"}])
-
-
 def test_a_broken_wandb_is_a_line(results: Path, tmp_path: Path) -> None:
     """A package named wandb that comes first, in a process of its own."""
     (tmp_path / "wandb").mkdir()

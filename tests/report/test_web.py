@@ -18,10 +18,12 @@ from sdgbias import store
 from sdgbias.benchmark.card.intended_use import intended_use
 from sdgbias.errors import UsageError
 from sdgbias.report import leaderboard
+from sdgbias.report.pages import models
 from sdgbias.report.reader import Results
 from sdgbias.report.web import app
 from sdgbias.report.web.site import Site
 from sdgbias.store import views
+from tests.builders.night_stubs import entry
 from tests.builders.nights import BROKEN, publish_persons
 from tests.builders.nights import name as night_name
 from tests.builders.web_pages import BEFORE, RUN, text
@@ -284,6 +286,24 @@ def test_while_the_file_is_written_old_answers_serve_or_a_page_asks_again(
     )
 
 
+def test_a_page_is_made_once_until_an_entry_changes(
+    served: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+    index = models.index
+    monkeypatch.setattr(models, "index", lambda *of: made.append(1) or index(*of))
+    entry(tmp_path, "fake-optimist", state="enabled")
+    site = TestClient(app.create(Site(Results(served), tmp_path)), base_url="http://localhost")
+
+    pages = [site.get("/models").text for _ in range(3)]
+    entry(tmp_path, "fake-optimist", state="candidate", reason="on trial")
+    after = site.get("/models").text
+
+    assert len(set(pages)) == 1 and len(made) == 2
+    assert "badge enabled" in pages[0]
+    assert "badge candidate" in after
+
+
 def test_a_new_run_is_seen_at_once(served: Path, tmp_path: Path) -> None:
     copytree(served.parent, tmp_path / "r")
     path = tmp_path / "r" / served.name
@@ -351,7 +371,7 @@ def test_only_known_hosts_are_answered(served: Path) -> None:
         "evil.example.org": 400,
         "127.0.0.1.evil.org": 400,
     }.items():
-        answer = client.get("/health", headers={"Host": host})
+        answer = client.get("/runs", headers={"Host": host})  # kept, once a known host asked
         assert answer.status_code == status, host
         assert "content-security-policy" in answer.headers
     assert app.answers_to("10.0.0.7", []) == ["127.0.0.1", "localhost", "[::1]", "10.0.0.7"]

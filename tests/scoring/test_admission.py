@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from sdgbias.engines.hf.engine import HuggingFace
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.scoring import admission
-from sdgbias.types import ScoreBatch
+from sdgbias.types import Prompt, ScoreBatch
 from tests.builders import thinker
 
 
@@ -33,8 +35,17 @@ def test_a_thinker_passes_once_its_template_is_told_not_to_think(
     assert refused.stored["admission"]["first"][0][0] == "<think>"
 
     told = replace(spec, options={"template": {"enable_thinking": False}})
+    asked_for: list[int] = []
+    whole = HuggingFace.candidate_scores
+
+    def counted(self: HuggingFace, prompts: Sequence[Prompt]) -> ScoreBatch:
+        asked_for.append(len(prompts))
+        return whole(self, prompts)
+
+    monkeypatch.setattr(HuggingFace, "candidate_scores", counted)
     passed = admission.probe(told, Path(), small_benchmark, n=6)
     assert passed.passed, passed.line
+    assert sum(asked_for) == 4 * 6 + 16, "alone, in batches, shuffled, shared; then the questions"
     assert passed.stored is not None and passed.entry is not None
     assert passed.stored["ways"]["options"]["share_prefix"] is True
     assert passed.entry.options["share_prefix"] is True

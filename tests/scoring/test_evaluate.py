@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import shutil
+import weakref
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 
-from sdgbias import store
+from sdgbias import store, suites
 from sdgbias.engines.planted import Planted
+from sdgbias.engines.planted_people import PlantedPeople
 from sdgbias.errors import InfrastructureError, ModelError
 from sdgbias.registry import entries
 from sdgbias.scoring import evaluate as evaluation
@@ -121,3 +125,28 @@ def test_extra_prompts_that_take_seconds_dont_cost_a_second_cade(
     spec = entries.load(root, "planted-optimist")
     evaluate(spec, root, small_benchmark, tmp_path / "r", EvalSettings(passes=("table_j",)))
     assert len(published) == 1
+
+
+def test_nothing_holds_the_engine_while_the_metrics_are_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = planted(tmp_path / "b")
+    engines: list[weakref.ref[PlantedPeople]] = []
+    alive: list[bool] = []
+
+    def load(*given: Any) -> PlantedPeople:
+        engine = PlantedPeople(*given)
+        engine.itself = engine  # type: ignore[attr-defined]  # as a model's modules do
+        engines.append(weakref.ref(engine))
+        return engine
+
+    suite = suites.of(tmp_path / "b")
+
+    def tables(*given: Any) -> Any:
+        alive.append(engines[0]() is not None)
+        return suite.tables(*given)
+
+    monkeypatch.setattr(evaluation, "load", load)
+    monkeypatch.setattr(suites, "of", lambda _: replace(suite, tables=tables))
+    outcome = evaluate(spec, tmp_path, tmp_path / "b", tmp_path / "r.duckdb")
+    assert outcome.failed == 0 and alive == [False]

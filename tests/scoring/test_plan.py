@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pandas as pd
 
-from sdgbias.scoring.plan import chunks, make_plan, prompt_key
+from sdgbias import suites
+from sdgbias.registry.spec import ModelSpec
+from sdgbias.scoring.plan import askable, chunk_end, make_plan, prompt_key
+from sdgbias.suites.extra_prompts import choose
+from sdgbias.suites.suite import EvalSettings
+from sdgbias.types import IMAGE_FREE
 
 
 def prompts() -> pd.DataFrame:
@@ -81,7 +89,7 @@ def test_chunks_dont_part_a_picture_that_fits() -> None:
     ids = ["a"] * 3 + ["b"] * 3 + ["c"] * 9 + [""] * 5
     ends, start = [], 0
     while start < len(ids):
-        start = chunks(ids, start, 4)
+        start = chunk_end(ids, start, 4)
         ends.append(start)
     assert ends == [
         3,
@@ -91,7 +99,7 @@ def test_chunks_dont_part_a_picture_that_fits() -> None:
         18,
         20,
     ]  # c has more prompts than a chunk: parted where it must be
-    assert chunks(ids, 0, 100) == len(ids)
+    assert chunk_end(ids, 0, 100) == len(ids)
 
 
 def test_key_covers_everything() -> None:
@@ -108,9 +116,9 @@ def test_key_covers_where_one_part_ends_and_the_next_begins() -> None:
 
 
 def test_a_chunk_holds_as_many_prompts_as_wanted_where_pictures_allow() -> None:
-    assert chunks(["a", "b", "c", "d"], 0, 3) == 3
-    assert chunks(["a", "b", "c", "d"], 3, 3) == 4
-    assert chunks(["a", "b", "b", "c"], 0, 2) == 1, "a picture stays whole"
+    assert chunk_end(["a", "b", "c", "d"], 0, 3) == 3
+    assert chunk_end(["a", "b", "c", "d"], 3, 3) == 4
+    assert chunk_end(["a", "b", "b", "c"], 0, 2) == 1, "a picture stays whole"
 
 
 def test_the_picture_with_the_longest_prompt_comes_first_whatever_its_id() -> None:
@@ -125,3 +133,19 @@ def test_the_picture_with_the_longest_prompt_comes_first_whatever_its_id() -> No
 
     assert list(plan.distinct["image_id"]) == ["z", "z", "m", "a"]
     assert list(plan.distinct["text"]) == ["a much longer text", "the", "middling text", "short"]
+
+
+def test_a_language_model_is_asked_no_picture_and_no_prompt_that_only_serves_pictures(
+    small_benchmark: Path,
+) -> None:
+    spec = ModelSpec("m", "M", "planted", "planted", "1", "enabled", views=IMAGE_FREE)
+    passes = tuple(choose("all"))
+    cells = suites.of(small_benchmark).cells(small_benchmark, EvalSettings(passes=passes))
+    kept = askable(cells, spec)
+    assert (kept["image_id"] == "").all()
+    names = {view.split(":")[0] for view in kept["view"]}
+    orders = {"q_reversed", "q_random", "q_abc", "q_123"}
+    assert names == {*IMAGE_FREE, *orders, "wording"}
+    views = cells[cells["view"].isin(IMAGE_FREE)]
+    assert kept["view"].isin(IMAGE_FREE).sum() == len(views)
+    assert askable(cells, replace(spec, views=ModelSpec("", "", "", "", "", "").views)) is cells

@@ -25,7 +25,9 @@ from sdgbias.types import FACET, IMAGE_FREE, SDG, Task
 SUITE = SUITES[SDG]
 FILES = (
     *("config.json", "model.safetensors", "additional_chat_templates/tool.jinja"),
-    "qformer_tokenizer/tokenizer.json",
+    *("qformer_tokenizer/tokenizer.json", "chat_template.jinja", "generation_config.json"),
+    *("processor_config.json", "preprocessor_config.json", "tokenizer.json", "tokenizer.model"),
+    *("merges.txt", "qwen.tiktoken", "modeling_own.py"),
 )
 
 

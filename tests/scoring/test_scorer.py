@@ -53,30 +53,29 @@ def test_out_of_memory_halves_the_chunk_and_remembers_what_fits(tmp_path: Path) 
     assert max(engine.sizes[engine.sizes.index(4) + 4 :]) <= 5 and scorer.size == 4
 
 
-def test_the_next_chunk_is_named_before_one_is_scored_and_again_when_chunks_shrink(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    ("room", "sizes", "named"), [(99, [16, 16, 8], 3), (8, [16, 8, 8, 8, 8, 8], 6)]
+)
+def test_the_next_chunks_are_named_while_one_is_scored_and_again_when_chunks_shrink(
+    room: int, sizes: list[int], named: int, tmp_path: Path
 ) -> None:
-    said: list[tuple[str, int]] = []
+    names: list[list[str]] = []
+    two_ahead = threading.Event()
 
-    class Told(Engine):
+    class Named(Engine):
         def prefetch(self, prompts: Sequence[Prompt], *_: object) -> None:
-            said.append(("next", len(prompts)))
+            names.append([prompt.text for prompt in prompts])
+            if len(names) == 3:
+                two_ahead.set()
 
         def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
-            said.append(("score", len(prompts)))
+            assert two_ahead.wait(60), "the third chunk waits for the first"
             return super().candidate_scores(prompts)
 
-    run(tmp_path / "whole", Told(), TEXTS)
-    assert said == [
-        *[("next", 16), ("next", 16), ("score", 16)],
-        *[("next", 8), ("score", 16), ("score", 8)],
-    ]
-    said.clear()
-    run(tmp_path / "halved", Told(room=8), TEXTS)
-    assert said[:6] == [
-        *[("next", 16), ("next", 16), ("score", 16), ("score", 8), ("score", 8)],
-        ("next", 8),
-    ]
+    engine = Named(room=room)
+    run(tmp_path, engine, TEXTS)
+    assert engine.sizes == sizes and len(names) == named
+    assert [text for chunk in names[-3:] for text in chunk] == TEXTS[-sum(sizes[-3:]) :]
 
 
 def test_one_bad_prompt_stops_nobody(tmp_path: Path) -> None:
@@ -93,7 +92,7 @@ def test_a_score_that_is_no_number_is_a_failure_and_no_score(tmp_path: Path) -> 
     assert len(scores) == 40 and [kind for _, kind, _ in scorer.failures] == ["NonFiniteLogits"]
 
 
-def test_one_thread_watches_all_chunks_and_ends_with_them(tmp_path: Path) -> None:
+def test_one_thread_watches_all_chunks_and_one_reads_them(tmp_path: Path) -> None:
     seen: list[set[threading.Thread]] = []
 
     class Counting(Engine):
@@ -103,10 +102,11 @@ def test_one_thread_watches_all_chunks_and_ends_with_them(tmp_path: Path) -> Non
 
     before = {*threading.enumerate()}
     run(tmp_path, Counting(), TEXTS)
-    assert len(seen) == 3 and len(seen[0]) == 1 and seen[0] == seen[1] == seen[2]
-    (watching,) = seen[0]
-    watching.join(60)
-    assert not watching.is_alive()
+    assert len(seen) == 3 and len(seen[0]) == 2 and seen[0] == seen[1] == seen[2]
+    assert {thread.name for thread in seen[0]} == {"watchdog", "reader_0"}
+    for thread in seen[0]:
+        thread.join(60)
+        assert not thread.is_alive()
 
 
 @pytest.mark.parametrize(("every", "shards"), [(0.0, 3), (60.0, 1)])

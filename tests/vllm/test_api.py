@@ -126,9 +126,9 @@ def test_scores_equal_those_of_the_engine_in_this_process(
     assert batch.top_token == exact[1].top_token and (batch.n_tokens == exact[1].n_tokens).all()
     told = np.isfinite(batch.logits).sum(axis=1) == np.isfinite(exact[0]).sum(axis=1)
     assert batch.mass[told] == pytest.approx(exact[1].mass[told], abs=1e-4)
-    assert api.counters()["prompt_tokens"] == exact[1].n_tokens.sum() and api.counters()[
-        "requests"
-    ] == len(asked)
+    assert api.counts["prompt_tokens"] == exact[1].n_tokens.sum() and api.counts["requests"] == len(
+        asked
+    )
     turned = make(concurrency=3).candidate_scores(asked[15::-1])
     np.testing.assert_allclose(turned.logits[::-1], batch.logits[:16], atol=1e-4)
 

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy.special import betainc, ndtri, stdtr, stdtrit
 
 from sdgbias.methods import stats
-from sdgbias.methods.stats import Estimate
 
 #: Probability that a self-check of a correct instrument fails anywhere.
 FALSE_ALARM = 0.01
@@ -46,11 +44,6 @@ class Check:
         if not np.isfinite(self.low + self.high):
             return None
         return bool(self.low - _SAME <= self.truth <= self.high + _SAME)
-
-
-def check(plant: str, what: str, truth: float, found: Estimate, p: float, **more: Any) -> Check:
-    """A check of an estimate. ``more``: error, headline."""
-    return Check(plant, what, truth, found.value, found.n, found.low, found.high, p, **more)
 
 
 def failed(checks: Sequence[Check], alpha: float = FALSE_ALARM) -> list[Check]:

@@ -200,16 +200,12 @@ def _broken(
     views = con.execute("SELECT view_name FROM duckdb_views() WHERE view_name = 'judged'")
     view = "judged" if views.fetchone() else "rows"
     flags = [f"({sql}) IS TRUE AS ok{i}" for i, sql in enumerate(conditions.values())]
-    for name, sql in conditions.items():
-        try:
-            con.execute(f"EXPLAIN SELECT {sql} FROM {view} r")
-        except duckdb.Error as error:
-            detail = str(error).splitlines()[0].rstrip("!")
-            raise InputError(
-                f"{table}: rule {name} can't be evaluated: {detail}; correct the rule, or build the"
-                " table again: sdgbias build"
-            ) from None
-    con.execute(f"CREATE TEMP TABLE flags AS SELECT {', '.join(['row_no', *flags])} FROM {view} r")
+    try:
+        listed = ", ".join(["row_no", *flags])
+        con.execute(f"CREATE TEMP TABLE flags AS SELECT {listed} FROM {view} r")
+    except duckdb.BinderException:
+        _name_rule(con, conditions, view, table)
+        raise
     if con.execute("FROM rows ANTI JOIN flags USING (row_no)").fetchone():
         raise InputError(
             f"expectations/{table}.sql: view judged lacks rows; it has to give every row of the"
@@ -220,6 +216,21 @@ def _broken(
     return con.execute(
         f"SELECT flags.*, {named} AS key FROM flags JOIN rows USING (row_no) WHERE NOT ({every})"
     ).fetchnumpy()
+
+
+def _name_rule(
+    con: duckdb.DuckDBPyConnection, conditions: Mapping[str, str], view: str, table: str
+) -> None:
+    """Raises InputError for the first rule that these columns don't allow."""
+    for name, sql in conditions.items():
+        try:
+            con.execute(f"EXPLAIN SELECT {sql} FROM {view} r")
+        except duckdb.BinderException as error:
+            detail = str(error).splitlines()[0].rstrip("!")
+            raise InputError(
+                f"{table}: rule {name} can't be evaluated: {detail}; correct the rule, or build the"
+                " table again: sdgbias build"
+            ) from None
 
 
 # ----------------------------------------------------------------------

@@ -46,26 +46,26 @@ def csv_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str
         text = data.decode("utf-16" if is_utf16 else "utf-8-sig")
     except UnicodeDecodeError:
         text = data.decode("cp1252", errors="replace")
-    header = (text.splitlines() or [""])[0]
-    separator = max(",;\t", key=header.count)
-    names = [name.strip().strip('"').lower() for name in header.split(separator)]
-    if missing := [name for name in columns if name not in names]:
-        raise InputError(
-            f"{path}: missing column(s) {', '.join(missing)}; the first row must read"
-            f" {','.join(columns)}"
-        )
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+    separator = max(",;\t", key=text.partition("\n")[0].count)
+    reader = csv.DictReader(
+        io.StringIO(text, newline=""), None, "", "", delimiter=separator, strict=True
+    )
     try:
-        for cells in reader:
-            row = [cell.strip() for cell in cells]
-            if any(row[len(names) :]):
+        reader.fieldnames = [name.strip().lower() for name in reader.fieldnames or ()]
+        if missing := [name for name in columns if name not in reader.fieldnames]:
+            raise InputError(
+                f"{path}: missing column(s) {', '.join(missing)}; the first row must read"
+                f" {','.join(columns)}"
+            )
+        for row in reader:
+            if any(map(str.strip, row.pop("", ()))):
                 raise csv.Error("more cells than columns: put the comment in double quotes")
-            if any(row) and reader.line_num > 1:
-                row += [""] * (len(names) - len(row))
-                yield reader.line_num, dict(zip(names, row, strict=False))
+            cells = {name: cell.strip() for name, cell in row.items()}
+            if any(cells.values()):
+                yield reader.line_num, cells
     except csv.Error as error:
         raise InputError(
-            f"{path}, line {reader.line_num}: no CSV ({error}); save it again as CSV"
+            f"{path}, line {reader.reader.line_num}: no CSV ({error}); save it again as CSV"
         ) from None
 
 

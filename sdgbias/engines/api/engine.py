@@ -14,8 +14,8 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -122,6 +122,8 @@ class Api(Backend):
     """One endpoint. `forces_starts` says whether `generate` can take forced starts
     (options.prefill)."""
 
+    sends = True
+
     def __init__(self, spec: ModelSpec, root: Path) -> None:
         self.name = spec.name
         o = read(spec, ApiOptions)
@@ -156,10 +158,9 @@ class Api(Backend):
         else:
             self._requests.begin([(p, "", 0) for p in prompts])
 
-    def counters(self) -> dict[str, object]:
-        """Requests and answers of this process; see http.Counters."""
-        counted = asdict(self.transport.counters)
-        return {**counted, "served": sorted(counted["served"])}
+    @property
+    def counts(self) -> Mapping[str, float]:  # type: ignore[override]
+        return self.transport.counts
 
     def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
         """Scores of N prompts, bounds where the endpoint withholds them. ModelError when it gives
@@ -284,7 +285,7 @@ class Api(Backend):
         tokens."""
         choice = self._choice(answer)
         if _filtered(choice) or choice["message"].get("refusal"):
-            self.transport.counters.refused += 1
+            self.transport.counts["refused"] += 1
             raise PromptRefused(f"{self.name}: the endpoint's content filter took the answer")
         given = choice.get("logprobs")
         places = given.get("content") if isinstance(given, dict) else None
@@ -353,7 +354,7 @@ class Api(Backend):
         words."""
         choice = self._choice(answer)
         refusal, filtered = choice["message"].get("refusal"), _filtered(choice)
-        self.transport.counters.refused += bool(refusal or filtered)
+        self.transport.counts["refused"] += bool(refusal or filtered)
         text = start + (_text(choice["message"]) or str(refusal or ""))
         if filtered:
             text = f"{text} {FILTERED}"

@@ -13,8 +13,8 @@ import json
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import httpx
@@ -66,21 +66,6 @@ class PromptRefused(SdgbiasError):
     continue."""
 
 
-@dataclass
-class Counters:
-    """Requests and answers of a process. served: names and system fingerprints found in the
-    answers."""
-
-    requests: int = 0
-    retries: int = 0
-    answers: int = 0
-    refused: int = 0
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    completion_tokens: int = 0
-    served: set[str] = field(default_factory=set)
-
-
 class _Again(Exception):
     """Retry; `wait` seconds if the server sent a delay."""
 
@@ -97,7 +82,8 @@ class Transport:
         """key: in place of the one in the environment variable that the options name."""
         self.options, self.name = options, name
         self._key = key or read_key(options, name)
-        self.counters = Counters()
+        #: Requests, retries, answers, refused ones, and tokens of all answers.
+        self.counts: Counter[str] = Counter()
         self._slots = asyncio.Semaphore(options.concurrency)
         self._next = self._hold = 0.0
         self._factor = 1.0
@@ -166,14 +152,14 @@ class Transport:
             raise type(self._fatal)(str(self._fatal))
         expected = round(tokens * self._factor)
         await self._turn(expected + answer_tokens)
-        self.counters.requests += 1
+        self.counts["requests"] += 1
         answer = await self._send(make())
         self._account(answer, tokens, expected + answer_tokens)
         self._failed = 0
         return answer
 
     def _count_retry(self, _: RetryCallState) -> None:
-        self.counters.retries += 1
+        self.counts["retries"] += 1
 
     def _wait(self, state: RetryCallState) -> float:
         """Seconds until the next attempt: what the server asks for, else a random backoff."""
@@ -206,17 +192,14 @@ class Transport:
 
     def _account(self, answer: dict[str, Any], tokens: int, paced: int) -> None:
         """Counts one answer. Estimates that turn out too small are raised for the next requests."""
-        usage, c = answer.get("usage"), self.counters
-        c.answers += 1
-        c.served.add(
-            " ".join(str(answer[k]) for k in ("model", "system_fingerprint") if answer.get(k))
-        )
+        usage, counts = answer.get("usage"), self.counts
+        counts["answers"] += 1
         if not isinstance(usage, dict):
             return
         used = count(usage, "prompt_tokens")
-        c.prompt_tokens += used
-        c.completion_tokens += count(usage, "completion_tokens")
-        c.cached_tokens += count(usage.get("prompt_tokens_details"), "cached_tokens")
+        counts["prompt_tokens"] += used
+        counts["completion_tokens"] += count(usage, "completion_tokens")
+        counts["cached_tokens"] += count(usage.get("prompt_tokens_details"), "cached_tokens")
         self._factor = max(self._factor, used / max(tokens, 1))
         if limit := self.options.limits.get("tokens"):
             self._next += 60.0 * (used + count(usage, "completion_tokens") - paced) / limit
@@ -226,7 +209,7 @@ class Transport:
         reply, answer = await self._post(body, field)
         if reply.status_code == 400 and field == _LIMIT and _NEWER_LIMIT in _message(answer):
             self._limit_field = _NEWER_LIMIT  # of all further requests
-            self.counters.requests += 1
+            self.counts["requests"] += 1
             reply, answer = await self._post(body, _NEWER_LIMIT)
         problem = answer.get("error") if isinstance(answer, dict) else None
         if reply.status_code == 200 and not problem:
@@ -234,7 +217,7 @@ class Transport:
             if isinstance(answer, dict) and isinstance(choices, list) and choices:
                 return answer
             if choices == []:  # a filter's way to say nothing
-                self.counters.refused += 1
+                self.counts["refused"] += 1
                 raise PromptRefused(f"{self.name}: an answer without a choice")
             kind = reply.headers.get("content-type", "none").split(";")[0]
             raise _Again(f"an answer that is not a chat completion (content type {kind})")
@@ -278,7 +261,7 @@ class Transport:
             or status == 413
             or (status in (400, 422) and any(words in text.lower() for words in _TOO_LONG))
         ):
-            self.counters.refused += 1
+            self.counts["refused"] += 1
             return PromptRefused(f"{where} ({code or 'this prompt'})")
         if code in _NO_ACCOUNT:
             return KeyRefused(f"{where}; fix the account behind {var}, then again")

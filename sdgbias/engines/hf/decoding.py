@@ -1,5 +1,5 @@
-"""Pieces of scoring and decoding that need no model: rows grouped into batches, the tokens that a
-forced start may consist of, and where an answer ends."""
+"""Pieces of scoring and decoding that need no model: rows grouped into batches, forced tokens, and
+where an answer ends."""
 
 from __future__ import annotations
 
@@ -9,13 +9,10 @@ from collections.abc import Collection, Iterator, Sequence
 import torch
 from transformers import LogitsProcessor
 
-from sdgbias.engines.hf.prompting import after_space, start_choices
-from sdgbias.engines.hf.tokens import CandidateTokens
+from sdgbias.engines.hf.tokens import Choices
 from sdgbias.errors import NonFiniteLogits
 from sdgbias.types import Prompt
 
-#: The tokens allowed at each of the first positions of an answer; the model's likeliest is taken.
-Choices = Sequence[tuple[int, ...]]
 #: Tokens of an answer, and whether the limit ended it.
 Answer = tuple[list[int], bool]
 
@@ -79,39 +76,6 @@ class Forced(LogitsProcessor):  # type: ignore[misc]
         allowed[rows] = -torch.inf
         allowed[rows, ids] = scores[rows, ids]
         return allowed
-
-
-def choices_of(
-    starts: Sequence[str],
-    candidates: CandidateTokens,
-    minus: Sequence[int],
-    prompts: int,
-    spaced: tuple[torch.Tensor, torch.Tensor] | None,
-) -> list[list[Choices]]:
-    """The choices of each start (S) of each of B prompts. spaced: (B, V) logits of the first token,
-    and of the one behind a lone space token, where a start may come behind one; there it does where
-    that beginning is the likelier one."""
-    plain = [start_choices(start, candidates, minus) for start in starts]
-    if spaced is None:
-        return [[*plain] for _ in range(prompts)]
-    longer = [after_space(s, candidates, own) for s, own in zip(starts, plain, strict=True)]
-    first, behind = (torch.log_softmax(logits.double(), -1) for logits in spaced)
-    found: list[list[Choices]] = []
-    for row in range(prompts):
-        found.append([])
-        for own, other in zip(plain, longer, strict=True):
-            ids = list(own[0]) if own else []
-            if other is not None:
-                second = float(first[row, other[0][0]] + behind[row, ids].max())
-                own = other if second > float(first[row, ids].max()) else own
-            found[-1].append(own)
-    return found
-
-
-def begins_behind_space(starts: Sequence[str], candidates: CandidateTokens) -> bool:
-    """Whether any start may come behind a lone space token."""
-    firsts = {start[:1] for start in starts if start}
-    return candidates.space is not None and not firsts.isdisjoint(candidates.needs_space)
 
 
 def cut(ids: Sequence[int], forced: int, limit: int, ends: Collection[int]) -> Answer:

@@ -28,16 +28,25 @@ from transformers import LogitsProcessorList
 from sdgbias.engines import Backend
 from sdgbias.engines.fingerprint import VERSIONS, fingerprint
 from sdgbias.engines.hf import decoding, prompting
-from sdgbias.engines.hf.checkpoint import memory_errors
 from sdgbias.engines.hf.inputs import Batch, InputMaker
 from sdgbias.engines.hf.loading import (
     accepted,
     attention,
     language_part,
     load_model,
+    memory_errors,
 )
 from sdgbias.engines.hf.processor import load_processor
-from sdgbias.engines.hf.tokens import decoded, find_candidates
+from sdgbias.engines.hf.tokens import (
+    Choices,
+    FirstTokens,
+    begins_behind_space,
+    choices_of,
+    decoded,
+    end_ids,
+    find_candidates,
+    put,
+)
 from sdgbias.engines.options import HfOptions, read
 from sdgbias.errors import ModelError
 from sdgbias.methods.answers import thought_begun
@@ -92,8 +101,7 @@ class HuggingFace(Backend):
         self.candidates = find_candidates(
             self.tokenizer, LETTERS + DIGITS, optional=LETTERS.lower() + OPTION_LETTERS
         )
-        self.minus_ids = prompting.minus_ids(self.tokenizer)
-        self.ends = prompting.end_ids(self.model.generation_config.eos_token_id, self.tokenizer)
+        self.ends = end_ids(self.model.generation_config.eos_token_id, self.tokenizer)
         parameters = inspect.signature(self.model.forward).parameters
         #: Whether the model requires a picture (InstructBLIP): its language model alone answers the
         #: prompts that show none.
@@ -141,9 +149,6 @@ class HuggingFace(Backend):
         rows = self._answered(prompts) if starts else self._batches(prompts)
         self.maker.prefetch([batch.of(prompts) for batch in rows])
 
-    def close(self) -> None:
-        self.maker.close()
-
     def _part(self, inputs: dict[str, Any]) -> Any:
         """The model, or its language model alone, which answers these inputs."""
         if self.needs_picture and "pixel_values" not in inputs:
@@ -161,7 +166,7 @@ class HuggingFace(Backend):
         self,
         inputs: dict[str, Any],
         new: int,
-        choices: Sequence[decoding.Choices],
+        choices: Sequence[Choices],
         finite: bool = True,
         **options: Any,
     ) -> tuple[list[list[int]], Any]:
@@ -181,56 +186,20 @@ class HuggingFace(Backend):
         self.counts["forwards"] += forced.step
         return out.sequences[:, -forced.step :].tolist(), out
 
-    def spaced(self, prompt: Prompt) -> bool:
-        """Whether a candidate may come second, behind a lone space token."""
-        return any(c in self.candidates.needs_space for c in prompt.candidates)
-
     @torch.inference_mode()
     def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
-        out = ScoreBatch.empty(prompts)
+        out, known = ScoreBatch.empty(prompts), self.candidates
         self.counts["prompts"] += len(prompts)
         for rows, logits, after, lengths in self._scored(prompts):
+            out.n_tokens[rows] = lengths
             for candidates in dict.fromkeys(prompts[row].candidates for row in rows):
                 at = [b for b, row in enumerate(rows) if prompts[row].candidates == candidates]
-                own = [rows[b] for b in at]
-                spaced = after is not None and self.spaced(prompts[own[0]])
-                behind = after[at] if after is not None and spaced else None
-                self._put(out, own, candidates, logits[at], behind)
-                out.n_tokens[own] = [lengths[b] for b in at]
+                alike, ids = [prompts[rows[b]] for b in at], known.wanted(candidates)
+                first, behind = _first(logits[at], ids), None
+                if after is not None and known.spaced(alike[0]):
+                    behind = _first(after[at], ids)
+                put(out, [rows[b] for b in at], alike, first, behind, known, self.tokenizer)
         return out
-
-    def _put(
-        self,
-        out: ScoreBatch,
-        rows: list[int],
-        candidates: str,
-        logits: torch.Tensor,
-        after: torch.Tensor | None,
-    ) -> None:
-        """Logits (B, V) of the first token, and of the one behind a lone space, -> the rows of
-        `out`: token variants of a candidate merged, the candidates' share of the vocabulary, the
-        token that greedy decoding begins with (behind a lone space the next one)."""
-        known, logits = self.candidates, logits.double()
-        total = torch.logsumexp(logits, dim=-1)
-        merged = [torch.logsumexp(logits[:, list(known.ids[c])], -1) for c in candidates]
-        if after is not None:
-            behind = torch.log_softmax(after.double(), dim=-1)
-            for k, c in enumerate(candidates):
-                if c in known.needs_space:
-                    second = torch.logsumexp(behind[:, list(known.ids[c])], -1)
-                    merged[k] = torch.logaddexp(merged[k], logits[:, known.space] + second)
-        scores = torch.stack(merged, dim=1)  # (B, K)
-        # one token that overflows leaves no distribution to read the others' share from
-        scores[~torch.isfinite(total)] = torch.nan
-        out.logits[rows, : len(candidates)] = scores.cpu().numpy()
-        out.mass[rows] = torch.exp(torch.logsumexp(scores, -1) - total).cpu().numpy()
-        if self.minus_ids:
-            out.minus_logit[rows] = torch.logsumexp(logits[:, self.minus_ids], -1).cpu().numpy()
-        tops = logits.argmax(-1).tolist()
-        for b, (row, top) in enumerate(zip(rows, tops, strict=True)):
-            follows = after is not None and top == known.space
-            ids = [top, int(after[b].argmax())] if after is not None and follows else [top]
-            out.top_token[row] = self.tokenizer.decode(ids).strip()
 
     def _batches(self, prompts: Sequence[Prompt]) -> list[_Rows]:
         """The batches in which N prompts are scored: their rows, whether behind the picture that
@@ -241,7 +210,7 @@ class HuggingFace(Backend):
                 found.append(_Rows(rows, True))
                 continue
             for row in rows:
-                kind = bool(prompts[row].images), self.spaced(prompts[row])
+                kind = bool(prompts[row].images), self.candidates.spaced(prompts[row])
                 alone.setdefault(kind, []).append(row)
         for (_, spaced), rows in alone.items():
             long = [len(prompts[row].text) for row in rows]
@@ -262,7 +231,7 @@ class HuggingFace(Backend):
         """(rows, (B, V) logits of their first tokens, those behind a lone space or None, lengths in
         tokens), batch by batch."""
         batches = self._batches(prompts)
-        with self.maker.at_work([batch.of(prompts) for batch in batches]):
+        with self.maker.using([batch.of(prompts) for batch in batches]):
             for rows, behind_picture, spaced in batches:
                 if behind_picture:
                     yield from self._behind_picture(prompts, rows)
@@ -312,7 +281,7 @@ class HuggingFace(Backend):
         self.counts["images_encoded"] += len(prompts[rows[0]].images)
         for part in decoding.batches(list(map(len, tails)), self.batch_size, _PLACES):
             own = [tails[b] for b in part]
-            spaces = [self.spaced(prompts[rows[b]]) for b in part]
+            spaces = [self.candidates.spaced(prompts[rows[b]]) for b in part]
             logits, after = self._tails(cache, own, spaces)
             self.counts["tokens_prefilled"] += sum(map(len, own))
             lengths = [length + len(tail) for tail in own]
@@ -350,7 +319,7 @@ class HuggingFace(Backend):
         truncated = [[False] * len(starts) for _ in prompts]
         answer = self._branched if self.share_prefix and len(starts) > 1 else self._plain
         batches = self._answered(prompts)
-        with self.maker.at_work([batch.of(prompts) for batch in batches]):
+        with self.maker.using([batch.of(prompts) for batch in batches]):
             for rows, *_ in batches:
                 own = [prompts[row] for row in rows]
                 for b, answers in enumerate(answer(own, starts, max_new_tokens)):
@@ -364,12 +333,11 @@ class HuggingFace(Backend):
         self, prompts: Sequence[Prompt], starts: Sequence[str], limit: int
     ) -> list[list[decoding.Answer]]:
         """Answers of B prompts, one ordinary generation for each start."""
-        known = self.candidates
         spaced = None
-        if decoding.begins_behind_space(starts, known):
-            first, behind, _ = self.first_tokens(prompts, known.space)
-            spaced = None if behind is None else (first, behind)
-        choices = decoding.choices_of(starts, known, self.minus_ids, len(prompts), spaced)
+        if begins_behind_space(starts, self.candidates):
+            first, behind, _ = self.first_tokens(prompts, self.candidates.space)
+            spaced = first, behind
+        choices = self._choices(starts, len(prompts), spaced)
         answers: list[list[decoding.Answer]] = [[] for _ in prompts]
         tensors = self.maker.get(prompts).tensors
         for s in range(len(starts)):
@@ -380,17 +348,30 @@ class HuggingFace(Backend):
                 answers[b].append(decoding.cut(ids, len(forced[b]), limit, self.ends))
         return answers
 
+    def _choices(
+        self,
+        starts: Sequence[str],
+        prompts: int,
+        spaced: tuple[torch.Tensor, torch.Tensor | None] | None,
+    ) -> list[list[Choices]]:
+        """As `choices_of`; spaced: (B, V) logits of the first token, and behind a lone space."""
+        if spaced is None or spaced[1] is None:
+            return choices_of(starts, self.candidates, prompts, None)
+        ids = self.candidates.wanted(DIGITS)
+        both = _first(spaced[0], ids), _first(spaced[1], ids)
+        return choices_of(starts, self.candidates, prompts, both)
+
     def _branched(
         self, prompts: Sequence[Prompt], starts: Sequence[str], limit: int
     ) -> list[list[decoding.Answer]]:
         """Answers of B prompts, each prompt computed once for its S starts."""
-        known, n = self.candidates, len(starts)
+        n, space = len(starts), self.candidates.space
         state = self.prefill(prompts)
         self.counts["decode_prefills"] += len(prompts)
         spaced = None
-        if decoding.begins_behind_space(starts, known):
-            spaced = (state.logits, self.follow(state, known.space))
-        choices = decoding.choices_of(starts, known, self.minus_ids, len(prompts), spaced)
+        if begins_behind_space(starts, self.candidates):
+            spaced = state.logits, self.follow(state, space)
+        choices = self._choices(starts, len(prompts), spaced)
         forced = [own for of_prompt in choices for own in of_prompt]
         state = self.repeat(state, n)
         logits = decoding.Forced(forced)(state.ids, state.logits)
@@ -448,3 +429,11 @@ class HuggingFace(Backend):
             "past_key_values": state.cache,
         }
         return self._generate(inputs, new, choices, finite, **options)
+
+
+def _first(logits: torch.Tensor, ids: Sequence[int]) -> FirstTokens:
+    """(B, V) logits as those of these tokens."""
+    exact = logits.double()
+    scores = dict(zip(ids, exact[:, list(ids)].T.cpu().numpy(), strict=True))
+    total = torch.logsumexp(exact, dim=-1).cpu().numpy()
+    return FirstTokens(scores, total, exact.argmax(-1).tolist())

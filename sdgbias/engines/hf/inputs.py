@@ -1,22 +1,19 @@
 """From prompts to the inputs of a model: rendered, tokenised and padded, their pictures decoded and
-processed. Beside an accelerator this happens on one other thread, so that the next batches are
+processed. Beside an accelerator the scorer's reader does this for the next chunks, so that they are
 ready when the device is.
-
-There all tokenising of an engine happens on that thread: two threads can't use one tokenizer.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import torch
 
 from sdgbias.engines.hf import prompting
-from sdgbias.engines.hf.loading import too_many
-from sdgbias.errors import ModelError
+from sdgbias.errors import ModelError, OutOfMemory
 from sdgbias.raw.images.composite import open_picture
 from sdgbias.types import Prompt
 
@@ -65,43 +62,43 @@ class InputMaker:
         self.marks_kinds = "mm_token_type_ids" in parameters and (
             "mm_token_type_ids" in getattr(processor, "model_input_names", ())
         )
-        # more threads of torch here would take the cores of a model that runs on them
-        self._thread = ThreadPoolExecutor(
-            1, thread_name_prefix="processor", initializer=torch.set_num_threads, initargs=(1,)
-        )
-        #: Batches that are made or being made, and those of the newest request alone.
-        self._begun: dict[Batch, Future[Inputs]] = {}
-        self._newest: dict[Batch, Future[Inputs]] = {}
-
-    def close(self) -> None:
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        #: Batches that were made before they are needed.
+        self.made: dict[Batch, Inputs] = {}
+        self._one_tokenizer = threading.Lock()  # two threads can't use it at once
 
     def prefetch(self, batches: Sequence[Batch]) -> None:
-        """Begins to make batches, and forgets those of requests before the last one."""
-        newest = {batch: self._future(batch) for batch in batches if self.ahead}
-        self._begun, self._newest = self._newest | newest, newest
+        """Makes batches that are asked for later, in another thread than the model's. One that
+        can't be made fails when it is asked for."""
+        if not self.ahead:
+            return
+        torch.set_num_threads(1)  # of this thread: more would take the model's cores
+        for batch in batches:
+            with suppress(Exception):
+                self.made[batch] = self._make(*batch)
 
     @contextmanager
-    def at_work(self, batches: Sequence[Batch]) -> Iterator[None]:
-        """Makes the batches one after the other while the first ones are used."""
-        self._begun |= {batch: self._future(batch) for batch in batches if self.ahead}
+    def using(self, batches: Sequence[Batch]) -> Iterator[None]:
+        """Forgets the batches at the end; where memory is full, all: the next ones are smaller."""
         try:
             yield
+        except OutOfMemory:
+            self.made.clear()
+            raise
         finally:
             for batch in batches:
-                self._begun.pop(batch, None)
-
-    def _future(self, batch: Batch) -> Future[Inputs]:
-        return self._begun.get(batch) or self._thread.submit(self._make, *batch)
+                self.made.pop(batch, None)
 
     def get(self, prompts: Sequence[Prompt], behind_picture: bool = False) -> Inputs:
         """The inputs of prompts that all show pictures, or none: the processor's output, the
         tokenizer's where the processor takes no text alone. ModelError for too many pictures."""
-        if not self.ahead:
-            return self._make(behind_picture, prompts)
-        return self._future((behind_picture, tuple(prompts))).result()
+        batch = behind_picture, tuple(prompts)
+        return self.made.get(batch) or self._make(*batch)
 
     def _make(self, behind_picture: bool, prompts: Sequence[Prompt]) -> Inputs:
+        with self._one_tokenizer:
+            return self._processed(behind_picture, prompts)
+
+    def _processed(self, behind_picture: bool, prompts: Sequence[Prompt]) -> Inputs:
         texts = [prompting.render(self.processor, prompt, self.template) for prompt in prompts]
         if self.marks_pictures:
             mark = self.processor.image_token
@@ -127,7 +124,9 @@ class InputMaker:
         self, prompts: Sequence[Prompt], texts: list[str], most: int, options: dict[str, Any]
     ) -> Any:
         if self.max_images is not None and most > self.max_images:
-            raise ModelError(too_many(self.name, most, f"takes {self.max_images} at most"))
+            raise ModelError(
+                prompting.too_many(self.name, most, f"takes {self.max_images} at most")
+            )
         opened = {data: open_picture(data) for prompt in prompts for data in prompt.images}
         images: list[Any] = [[opened[data] for data in prompt.images] for prompt in prompts]
         if self.flat_pictures:
@@ -141,4 +140,4 @@ class InputMaker:
                 raise
             cause = (str(error).strip() or type(error).__name__).splitlines()[0]
             why = f"its processor refuses: {cause}"
-            raise ModelError(too_many(self.name, most, why)) from error
+            raise ModelError(prompting.too_many(self.name, most, why)) from error

@@ -21,7 +21,7 @@ from transformers.utils import (
 
 from sdgbias.engines.fingerprint import pinned
 from sdgbias.engines.hf import prompting
-from sdgbias.engines.hf.checkpoint import reading
+from sdgbias.engines.hf.loading import reading
 from sdgbias.engines.hf.text_only import TextProcessor, processor_of
 from sdgbias.engines.options import WeightOptions, read
 from sdgbias.errors import ModelError, RegistryError

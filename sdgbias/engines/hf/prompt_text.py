@@ -10,7 +10,6 @@ from sdgbias.engines.hf.processor import load_processor
 from sdgbias.engines.hf.prompting import (
     adds_special_tokens,
     check_template,
-    minus_ids,
     probe_hash,
     render,
     template_of,
@@ -64,7 +63,7 @@ def lines(spec: ModelSpec, root: Path, prompt: Prompt) -> list[str]:
         out.append(f"candidate {candidate!r}: ids {' '.join(map(str, shown))} ({names}){more}")
     several = ", or as a number of several digits" if found.numbers else ""
     digits = ", ".join(f"{d}: {found.ids[d][0]}" for d in DIGITS)
-    minus = " ".join(map(str, minus_ids(tokenizer))) or "no token"
+    minus = " ".join(map(str, found.minus)) or "no token"
     space = (
         f"after a lone space token ({found.space}) or without"
         if found.space is not None

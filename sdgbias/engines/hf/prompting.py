@@ -19,13 +19,12 @@ from jinja2 import TemplateError
 from PIL import Image
 
 from sdgbias.engines.hf.text_only import TextProcessor
-from sdgbias.engines.hf.tokens import SPACE_MARKS, CandidateTokens, vocabulary
 from sdgbias.engines.hub_errors import BROKEN
 from sdgbias.engines.options import WeightOptions, read
 from sdgbias.errors import ModelError, RegistryError, first_line
 from sdgbias.raw.images.composite import open_picture
 from sdgbias.registry.spec import ModelSpec
-from sdgbias.types import DIGITS, LETTERS, Prompt
+from sdgbias.types import LETTERS, Prompt
 
 #: The date passed to every chat template (Llama's default): a template that writes today's date
 #: would change prompts from night to night under an unchanged key.
@@ -37,7 +36,6 @@ logging.getLogger("transformers.processing_utils").addFilter(
 )
 #: Two prompts whose rendered text stands for a template: without a picture and with one.
 PROBES = (Prompt("Question?", LETTERS), Prompt("Question?", LETTERS, (b"",), "probe"))
-MINUS = ("-", "\u2581-", "\u0120-")
 
 
 @dataclass(frozen=True)
@@ -170,61 +168,12 @@ def adds_special_tokens(processor: Any, rendered: str) -> bool:
     return not (first and rendered.startswith(first))
 
 
-def minus_ids(tokenizer: Any) -> list[int]:
-    """Ids of the tokens for '-', with a space before it or without."""
-    known = vocabulary(tokenizer)
-    return [known[token] for token in MINUS if token in known]
-
-
-def start_choices(
-    start: str, candidates: CandidateTokens, minus: Sequence[int]
-) -> list[tuple[int, ...]]:
-    """The tokens that a forced start may consist of, position by position; of several, the model's
-    likeliest is taken.
-
-    A tokenizer that writes numbers digit by digit leaves the variants of the first character and
-    one token for each other one. One with tokens of several digits writes 87 as one token, so that
-    a "8" of its own is a beginning that the model never reads before another digit: there the
-    digits of a start are any token that begins with them. ModelError for anything but a number's
-    start.
-    """
-    choices: list[tuple[int, ...]] = []
-    for at, character in enumerate(start):
-        if character == "-" and minus and not at:
-            choices.append(tuple(minus))
-        elif character in DIGITS and character in candidates.ids:
-            own = candidates.ids[character]
-            choices.append(own[:1] if choices or candidates.numbers else own)
-        else:
-            raise ModelError(
-                f"a forced start may hold digits and a leading '-' only, not {start!r}"
-            )
-    digits = start.removeprefix("-")
-    signed = digits != start
-    whole = tuple(
-        index
-        for index, text in candidates.numbers.items()
-        if text.lstrip(SPACE_MARKS).startswith(digits) and not (signed and text[0] in SPACE_MARKS)
+def too_many(name: str, pictures: int, why: str) -> str:
+    """The message of the error about a prompt that shows too many pictures."""
+    return (
+        f"{name}: {pictures} pictures in one prompt, {why}; build the benchmark with the image"
+        " layout composite (layout: composite)"
     )
-    if not digits or not whole:
-        return choices
-    return [*choices[:signed], whole]
-
-
-def after_space(
-    start: str, candidates: CandidateTokens, choices: Sequence[tuple[int, ...]]
-) -> list[tuple[int, ...]] | None:
-    """The choices of a forced start that comes after a lone space token; None where the model has
-    no reason to begin it so: a minus, no start, or a tokenizer that doesn't."""
-    if candidates.space is None or start[:1] not in candidates.needs_space:
-        return None
-    return [(candidates.space,), *choices]
-
-
-def end_ids(configured: int | Sequence[int] | None, tokenizer: Any) -> set[int]:
-    """Ids that end an answer: those of the generation config and the tokenizer's own."""
-    ids = [configured] if configured is None or isinstance(configured, int) else list(configured)
-    return {i for i in (*ids, tokenizer.eos_token_id) if i is not None}
 
 
 def token_paths(

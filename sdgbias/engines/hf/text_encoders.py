@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from transformers import AutoTokenizer, CLIPTextModelWithProjection, T5EncoderModel
 
 from sdgbias.engines.fingerprint import fingerprint
-from sdgbias.engines.hf import checkpoint
+from sdgbias.engines.hf import loading
 from sdgbias.engines.options import TextEncoderOptions, read
 from sdgbias.errors import ModelError, RegistryError
 from sdgbias.methods.labels import TextEncoder
@@ -54,10 +54,10 @@ class _Tower:
 
     def __init__(self, spec: ModelSpec, root: Path, model: Any, *more: str) -> None:
         self.floor = read(spec, TextEncoderOptions).floor
-        self.model = checkpoint.model(spec, root, model.from_pretrained)
-        self.tokenizer = checkpoint.part(spec, root, AutoTokenizer)
+        self.model = loading.model(spec, root, model.from_pretrained)
+        self.tokenizer = loading.part(spec, root, AutoTokenizer)
         self.batch_size = spec.batch_size
-        kind = checkpoint.device().type
+        kind = loading.device().type
         self.fingerprint = fingerprint(spec, root, _VERSION, self.name, *more, kind)
 
     def embed(self, texts: Sequence[str]) -> np.ndarray:
@@ -138,7 +138,7 @@ class SentenceT5(_Tower):
 def _dense(spec: ModelSpec, root: Path) -> tuple[Any, str]:
     """(linear layer or None, digest of its bytes) of a sentence-transformers checkpoint;
     modules.json names the folder that contains it."""
-    modules = checkpoint.file(spec, root, "modules.json")
+    modules = loading.file(spec, root, "modules.json")
     listed = json.loads(modules.read_text(encoding="utf-8")) if modules else []
     folders = [m["path"] for m in listed if str(m.get("type", "")).endswith(".Dense")]
     if not folders:
@@ -149,7 +149,7 @@ def _dense(spec: ModelSpec, root: Path) -> tuple[Any, str]:
             " with one"
         )
     settings, weights = (
-        checkpoint.file(spec, root, f"{folders[0]}/{name}")
+        loading.file(spec, root, f"{folders[0]}/{name}")
         for name in ("config.json", "model.safetensors")
     )
     if settings is None or weights is None:
@@ -175,4 +175,4 @@ def _dense(spec: ModelSpec, root: Path) -> tuple[Any, str]:
             f"{weights}: its tensors don't fit {settings.name} beside it; fetch the checkpoint"
             " again"
         ) from None
-    return layer.eval().to(checkpoint.device()), hashlib.sha256(weights.read_bytes()).hexdigest()
+    return layer.eval().to(loading.device()), hashlib.sha256(weights.read_bytes()).hexdigest()

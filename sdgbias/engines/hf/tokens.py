@@ -1,18 +1,25 @@
 """Which tokens can begin an answer: the single-token variants of a candidate ("A", " A",
-"\u2581A"), and for a digit every token of a number that begins with it ("8", "87", " 87")."""
+"\u2581A"), and for a digit every token of a number that begins with it ("8", "87", " 87"); what
+their scores say about the candidates, and which of them a forced start may consist of. The same
+for every engine that scores tokens."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from sdgbias.errors import ModelError, NotAnswerable
 from sdgbias.methods.answers import answer_part
-from sdgbias.types import DIGITS
+from sdgbias.types import DIGITS, Prompt, ScoreBatch
 
 SPACE_MARKS = " \u2581\u0120\n\t"
+MINUS = ("-", "\u2581-", "\u0120-")
+#: The tokens allowed at each of the first positions of an answer; the model's likeliest is taken.
+Choices = Sequence[tuple[int, ...]]
 #: Special tokens that answers keep, so that their reader can tell thoughts (methods/answers.py).
 _OF_THOUGHTS = re.compile("think|thought|channel|message", re.IGNORECASE)
 
@@ -32,12 +39,23 @@ class CandidateTokens:
     the space (digits of SentencePiece, and of byte-level tokenizers that cut numbers into single
     digits), and all digits where some number has no such variant.
     numbers: where the tokenizer has tokens of several digits, the id of every token of digits
-    alone -> its text; else empty."""
+    alone -> its text; else empty. minus: ids of the tokens for '-', with a space before it or
+    without."""
 
     ids: Ids
     space: int | None
     needs_space: frozenset[str]
     numbers: Mapping[int, str] = field(default_factory=dict)
+    minus: tuple[int, ...] = ()
+
+    def spaced(self, prompt: Prompt) -> bool:
+        """Whether a candidate may come second, behind a lone space token."""
+        return not self.needs_space.isdisjoint(prompt.candidates)
+
+    def wanted(self, candidates: str) -> list[int]:
+        """Ids of the tokens whose scores `put` needs."""
+        space = () if self.space is None else (self.space,)
+        return sorted({*self.minus, *space}.union(*(self.ids[c] for c in candidates)))
 
 
 def vocabulary(tokenizer: Any) -> dict[str, int]:
@@ -70,7 +88,8 @@ def find_candidates(tokenizer: Any, wanted: str, optional: str = "") -> Candidat
     spaced: set[str] = set()
     space: int | None = None
     byte_space: int | None = None
-    for token, index in sorted(vocabulary(tokenizer).items(), key=lambda pair: pair[1]):
+    tokens = vocabulary(tokenizer)
+    for token, index in sorted(tokens.items(), key=lambda pair: pair[1]):
         if token in special:
             continue
         bare = token.lstrip(SPACE_MARKS)
@@ -101,4 +120,127 @@ def find_candidates(tokenizer: Any, wanted: str, optional: str = "") -> Candidat
     alone = spaced - set(longer) if several else spaced
     space = byte_space if space is None else space
     needs = frozenset(known) - alone if space is not None else frozenset()
-    return CandidateTokens(known, space if needs else None, needs, numbers if several else {})
+    minus = tuple(tokens[token] for token in MINUS if token in tokens)
+    space = space if needs else None
+    return CandidateTokens(known, space, needs, numbers if several else {}, minus)
+
+
+class FirstTokens(NamedTuple):
+    """The first token of B answers. scores: token id -> (B,) logits; total (B,): their logsumexp
+    over the whole vocabulary, 0 where they are log-probabilities; top (B,): ids of the likeliest
+    tokens."""
+
+    scores: Mapping[int, np.ndarray]
+    total: np.ndarray
+    top: Sequence[int]
+
+    def merged(self, ids: Sequence[int]) -> np.ndarray:
+        """(B,) logits of any of these tokens."""
+        together: np.ndarray = np.logaddexp.reduce([self.scores[i] for i in ids])
+        return together
+
+    def best(self, ids: Sequence[int]) -> np.ndarray:
+        """(B,) log-probabilities of the likeliest of these tokens."""
+        likeliest: np.ndarray = np.max([self.scores[i] for i in ids], axis=0) - self.total
+        return likeliest
+
+
+def put(
+    out: ScoreBatch,
+    rows: Sequence[int],
+    prompts: Sequence[Prompt],
+    first: FirstTokens,
+    behind: FirstTokens | None,
+    tokens: CandidateTokens,
+    tokenizer: Any,
+) -> None:
+    """The first tokens of B prompts with the same candidates, and those behind a lone space, where
+    a candidate may come there, -> their rows of `out`: variants of a candidate merged, the
+    candidates' share of the vocabulary, the token that greedy decoding begins with (behind a lone
+    space the next one)."""
+    candidates, space = prompts[0].candidates, tokens.space
+    with np.errstate(invalid="ignore"):  # of a model that overflows
+        scores = [first.merged(tokens.ids[c]) for c in candidates]
+        if behind is not None and space is not None:
+            for k, c in enumerate(candidates):
+                if c in tokens.needs_space:
+                    second = behind.merged(tokens.ids[c]) - behind.total
+                    scores[k] = np.logaddexp(scores[k], first.scores[space] + second)
+        table = np.stack(scores, axis=1)  # (B, K)
+        # one token that overflows leaves no distribution to read the others' share from
+        table[~np.isfinite(first.total)] = np.nan
+        out.logits[rows, : len(candidates)] = table
+        out.mass[rows] = np.exp(np.logaddexp.reduce(table, axis=1) - first.total)
+        if tokens.minus:
+            out.minus_logit[rows] = first.merged(tokens.minus)
+    for b, (row, top) in enumerate(zip(rows, first.top, strict=True)):
+        follows = behind is not None and top == space
+        ids = [top, behind.top[b]] if behind is not None and follows else [top]
+        out.top_token[row] = tokenizer.decode(ids).strip()
+
+
+def start_choices(start: str, tokens: CandidateTokens) -> list[tuple[int, ...]]:
+    """The tokens that a forced start may consist of, position by position; of several, the model's
+    likeliest is taken.
+
+    A tokenizer that writes numbers digit by digit leaves the variants of the first character and
+    one token for each other one. One with tokens of several digits writes 87 as one token, so that
+    a "8" of its own is a beginning that the model never reads before another digit: there the
+    digits of a start are any token that begins with them. ModelError for anything but a number's
+    start.
+    """
+    choices: list[tuple[int, ...]] = []
+    for at, character in enumerate(start):
+        if character == "-" and tokens.minus and not at:
+            choices.append(tokens.minus)
+        elif character in DIGITS and character in tokens.ids:
+            variants = tokens.ids[character]
+            choices.append(variants[:1] if choices or tokens.numbers else variants)
+        else:
+            raise ModelError(
+                f"a forced start may hold digits and a leading '-' only, not {start!r}"
+            )
+    digits = start.removeprefix("-")
+    signed = digits != start
+    whole = tuple(
+        index
+        for index, text in tokens.numbers.items()
+        if text.lstrip(SPACE_MARKS).startswith(digits) and not (signed and text[0] in SPACE_MARKS)
+    )
+    if not digits or not whole:
+        return choices
+    return [*choices[:signed], whole]
+
+
+def begins_behind_space(starts: Sequence[str], tokens: CandidateTokens) -> bool:
+    """Whether any start may come behind a lone space token."""
+    firsts = {start[:1] for start in starts if start}
+    return tokens.space is not None and not firsts.isdisjoint(tokens.needs_space)
+
+
+def choices_of(
+    starts: Sequence[str],
+    tokens: CandidateTokens,
+    prompts: int,
+    spaced: tuple[FirstTokens, FirstTokens] | None,
+) -> list[list[Choices]]:
+    """The choices of each start (S) of each of B prompts. spaced: the first tokens, and those
+    behind a lone space token, where a start may come behind one; there it does where that beginning
+    is the likelier one. ModelError for anything but a number's start."""
+    plain: list[Choices] = [start_choices(start, tokens) for start in starts]
+    found = [[*plain] for _ in range(prompts)]
+    if spaced is None or tokens.space is None:
+        return found
+    first, behind = spaced
+    for s, (start, direct) in enumerate(zip(starts, plain, strict=True)):
+        if start[:1] in tokens.needs_space:  # no minus, no free answer
+            later = first.best([tokens.space]) + behind.best(direct[0])
+            for row in np.flatnonzero(later > first.best(direct[0])):
+                found[row][s] = [(tokens.space,), *direct]
+    return found
+
+
+def end_ids(configured: int | Sequence[int] | None, tokenizer: Any) -> set[int]:
+    """Ids that end an answer: those of the generation config and the tokenizer's own."""
+    ids = [configured] if configured is None or isinstance(configured, int) else list(configured)
+    return {i for i in (*ids, tokenizer.eos_token_id) if i is not None}

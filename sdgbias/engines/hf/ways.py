@@ -13,10 +13,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
-from sdgbias.engines.agreement import TOLERANCES, Probed, compare, score
+from sdgbias.engines.agreement import (
+    TOLERANCES,
+    Itself,
+    Probed,
+    compare,
+    score,
+    score_three_times,
+    shuffled,
+)
 from sdgbias.engines.hf.engine import HuggingFace
 from sdgbias.errors import OutOfMemory, first_line
 from sdgbias.types import Prompt
@@ -25,11 +32,12 @@ from sdgbias.types import Prompt
 @dataclass(frozen=True)
 class Ways:
     """batch_size, share_prefix: the settings of the entry; line: what was compared, and why a
-    setting is not the faster one."""
+    setting is not the faster one; itself: the scores with these settings."""
 
     batch_size: int
     share_prefix: bool
     line: str
+    itself: Itself
 
 
 def decide(engine: HuggingFace, prompts: Sequence[Prompt], seed: int = 0) -> Ways:
@@ -37,22 +45,21 @@ def decide(engine: HuggingFace, prompts: Sequence[Prompt], seed: int = 0) -> Way
     with these settings. Raises what the engine raises where each prompt fails alone, and
     OutOfMemory where a batch is too large."""
     limit, size = TOLERANCES[str(engine.dtype).removeprefix("torch.")], engine.batch_size
-    order = list(range(len(prompts)))
-    shuffled = np.random.default_rng(seed).permutation(len(prompts)).tolist()
-    engine.share_prefix = False
-    alone = score(engine, prompts, order, 1)
-    for way, rows in (("in batches", order), ("shuffled", shuffled)):
-        if why := _differs(way, prompts, alone, score(engine, prompts, rows, len(rows)), limit):
+    n, engine.share_prefix = len(prompts), False
+    itself = score_three_times(engine, prompts, n, seed)
+    for way, other in (("in batches", itself.batched), ("shuffled", itself.shuffled)):
+        if why := _differs(way, prompts, itself.alone, other, limit):
             engine.batch_size = 1
-            return Ways(1, False, f"each prompt alone, in batches of 1: {why}")
+            itself = score_three_times(engine, prompts, 1, seed)
+            return Ways(1, False, f"each prompt alone, in batches of 1: {why}", itself)
     engine.share_prefix = True
-    shared = score(engine, prompts, shuffled, len(prompts))
-    why = _differs("behind shared beginnings", prompts, alone, shared, limit)
+    shared = score(engine, prompts, shuffled(n, seed), n)
+    why = _differs("behind shared beginnings", prompts, itself.alone, shared, limit)
     why = why or _branches_differ(engine, prompts, limit)
     engine.share_prefix = not why
     line = f"the same scores alone, in batches of {size} and shuffled (to {limit:g})"
     line += f"; beginnings aren't shared: {why}" if why else ", and behind shared beginnings"
-    return Ways(size, not why, line)
+    return Ways(size, not why, line, itself if why else itself._replace(shuffled=shared))
 
 
 def _differs(

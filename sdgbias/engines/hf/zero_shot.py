@@ -22,7 +22,7 @@ from transformers import AutoImageProcessor, AutoTokenizer, CLIPModel, ViTForIma
 
 from sdgbias.engines import Backend
 from sdgbias.engines.fingerprint import VERSIONS, fingerprint
-from sdgbias.engines.hf import checkpoint
+from sdgbias.engines.hf import loading
 from sdgbias.engines.options import VitOptions, read
 from sdgbias.errors import ModelError, NotAnswerable, RegistryError
 from sdgbias.files import packaged_yaml
@@ -111,12 +111,12 @@ class ClipZeroShot(ZeroShot):
     """The label whose text lies closest to the picture (cosine). Ties go to the earlier label."""
 
     def __init__(self, spec: ModelSpec, root: Path) -> None:
-        self.model = checkpoint.model(spec, root, CLIPModel.from_pretrained)
-        self.tokenizer = checkpoint.part(spec, root, AutoTokenizer)
-        self.images = checkpoint.part(spec, root, AutoImageProcessor, backend="pil")
+        self.model = loading.model(spec, root, CLIPModel.from_pretrained)
+        self.tokenizer = loading.part(spec, root, AutoTokenizer)
+        self.images = loading.part(spec, root, AutoImageProcessor, backend="pil")
         self.batch_size = spec.batch_size
         self._texts: dict[tuple[str, ...], torch.Tensor] = {}
-        self.fingerprint = fingerprint(spec, root, _VERSION, "clip", checkpoint.device().type)
+        self.fingerprint = fingerprint(spec, root, _VERSION, "clip", loading.device().type)
 
     @torch.inference_mode()
     def scores(self, pictures: Sequence[Image.Image], names: tuple[str, ...]) -> torch.Tensor:
@@ -148,8 +148,8 @@ class VitZeroShot(ZeroShot):
 
     def __init__(self, spec: ModelSpec, root: Path) -> None:
         wanted = _label_map(spec)
-        self.model = checkpoint.model(spec, root, ViTForImageClassification.from_pretrained)
-        self.images = checkpoint.part(spec, root, AutoImageProcessor, backend="pil")
+        self.model = loading.model(spec, root, ViTForImageClassification.from_pretrained)
+        self.images = loading.part(spec, root, AutoImageProcessor, backend="pil")
         known = {str(name): int(i) for i, name in self.model.config.id2label.items()}
         lacking = sorted({name for names in wanted.values() for name in names} - set(known))
         if lacking:
@@ -168,9 +168,7 @@ class VitZeroShot(ZeroShot):
         }
         self.batch_size = spec.batch_size
         mapping = json.dumps(wanted, sort_keys=True)
-        self.fingerprint = fingerprint(
-            spec, root, _VERSION, "vit", mapping, checkpoint.device().type
-        )
+        self.fingerprint = fingerprint(spec, root, _VERSION, "vit", mapping, loading.device().type)
 
     @torch.inference_mode()
     def scores(self, pictures: Sequence[Image.Image], names: tuple[str, ...]) -> torch.Tensor:

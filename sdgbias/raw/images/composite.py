@@ -62,20 +62,15 @@ def tile_inside(raw: Path, cluster_id: str) -> Path:
     return path
 
 
-def tile_bytes(path: Path) -> bytes:
-    # a disk error, not a broken tile: stop instead of dropping a cluster
-    with understood(path, "can't be read", "check the disk and permissions"):
-        return Path(path).read_bytes()
-
-
-def read_tile(path: Path, data: bytes | None = None) -> np.ndarray:
+def read_tile(path: Path) -> np.ndarray:
     """Read key ``x`` of a tile: float32 (8, 255, 255), row 0 south.
 
     Bands: BLUE, GREEN, RED, SWIR1, SWIR2, TEMP1, NIR, NIGHTLIGHTS. Reflectances are fractions,
-    temperature is in kelvin, masked pixels are 0 or NaN. ``data``: the file's bytes where they are
-    at hand. Raises TileError.
+    temperature is in kelvin, masked pixels are 0 or NaN. Raises TileError.
     """
-    data = tile_bytes(path) if data is None else data
+    # a disk error, not a broken tile: stop instead of dropping a cluster
+    with understood(path, "can't be read", "check the disk and permissions"):
+        data = path.read_bytes()
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             sizes = {
@@ -221,11 +216,10 @@ def as_rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
-def encode_png(image: Image.Image, level: int = 6) -> bytes:
-    """PNG bytes without any metadata: the same pixels give the same bytes. ``level``: of
-    compression."""
+def encode_png(image: Image.Image) -> bytes:
+    """PNG bytes without any metadata: the same pixels give the same bytes."""
     out, bare = io.BytesIO(), Image.frombytes(image.mode, image.size, image.tobytes())
-    bare.save(out, format="PNG", compress_level=level)
+    bare.save(out, format="PNG", compress_level=6)
     return out.getvalue()
 
 

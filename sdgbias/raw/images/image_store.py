@@ -215,8 +215,9 @@ def _without(
 def _shards(drawable: pd.DataFrame, photos: pd.DataFrame) -> dict[str, list[Cluster]]:
     """Shard name -> its clusters: a country's clusters in cluster_id order, 256 at a time; the
     fullest shards first, so that no worker starts a long one last."""
-    names = photos.groupby("cluster_id")[["photo_id", "path"]]
-    listed = {str(key): list(part.itertuples(index=False, name=None)) for key, part in names}
+    listed: dict[str, list[tuple[str, str]]] = {}
+    for key, photo_id, path in photos.itertuples(index=False, name=None):
+        listed.setdefault(key, []).append((photo_id, path))
     shards: dict[str, list[Cluster]] = {}
     for prefix, part in drawable.groupby(drawable["cname"].map(shard_prefix), sort=True):
         clusters = [

@@ -93,12 +93,6 @@ def read_rows(path: Path) -> pd.DataFrame:
     return pq.read_table(path, columns=[n for n in SCHEMA.names if n != "parts"]).to_pandas()
 
 
-def list_shards(out: Path) -> list[Path]:
-    return sorted(
-        path for path in (out / FOLDER).glob("*.parquet") if not path.name.startswith(".")
-    )
-
-
 def staging(out: Path) -> Path:
     """The folder for new shards until all are finished, so that a reader never sees an incomplete
     store."""
@@ -119,7 +113,7 @@ def publish(out: Path, names: Collection[str]) -> None:
                 path.replace(out / FOLDER / path.name)
                 if (new_record := path.with_suffix(".json")).is_file():
                     new_record.replace(record)
-        for path in [*list_shards(out), *records.glob("*.json")]:
+        for path in [*(out / FOLDER).glob("[!.]*.parquet"), *records.glob("*.json")]:
             if path.stem not in names:
                 path.unlink()
         shutil.rmtree(staging(out), ignore_errors=True)

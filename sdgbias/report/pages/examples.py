@@ -73,7 +73,7 @@ def _candidates(reader: Reader, run_ids: list[str]) -> pd.DataFrame:
     """run_id, item_id, test, pillar, outcome and the answers of Full and CADE, for every eligible
     question: its picture was in the store when the newest of these runs was published, so that
     later runs don't change the examples of earlier ones."""
-    rows = reader.frame(SQL["examples"], {"runs": run_ids}, keep=False, runs=run_ids)
+    rows = reader.frame(SQL["examples"], {"runs": run_ids}, runs=run_ids)
     now, before = rows["right_cade"].astype(bool), rows["right_full"].astype(bool)
     changed = rows["said_full"] != rows["said_cade"]
     return rows.assign(

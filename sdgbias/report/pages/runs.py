@@ -51,7 +51,7 @@ def models(reader: Reader) -> list[str]:
 
 def ids(reader: Reader) -> list[str]:
     """All run ids; only read to suggest similar names."""
-    return [r["run_id"] for r in reader.ask("SELECT run_id FROM runs ORDER BY run_id", keep=False)]
+    return [r["run_id"] for r in reader.ask("SELECT run_id FROM runs ORDER BY run_id")]
 
 
 def listing(reader: Reader, page: int, model: str = "", suite: str = "") -> dict[str, Any]:

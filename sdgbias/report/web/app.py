@@ -18,10 +18,10 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 
-from sdgbias.errors import UsageError
+from sdgbias.errors import StoreError, UsageError
 from sdgbias.report import layout
-from sdgbias.report.reader import Unavailable
 from sdgbias.report.web import routes, routes_questions
+from sdgbias.report.web.kept import KeptPages
 from sdgbias.report.web.site import REPORT_POLICY, Missing, Refused, Site
 
 logger = logging.getLogger(__name__)
@@ -84,6 +84,7 @@ def create(site: Site, hosts: Iterable[str] = LOOPBACK) -> FastAPI:
             "/report", StaticFiles(directory=site.report, html=True, check_dir=False), name="report"
         )
     _say_no(app, site)
+    app.middleware("http")(KeptPages(site).answer)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)
 
     @app.middleware("http")
@@ -106,7 +107,6 @@ def _say_no(app: FastAPI, site: Site) -> None:
     ) -> HTMLResponse:
         context = {"near": (), "every": "/", "retry": 0, **more}
         made = site.html(
-            None,
             "error.html.j2",
             layout.ERROR,
             title=heading,
@@ -149,19 +149,15 @@ def _say_no(app: FastAPI, site: Site) -> None:
             dict(error.headers or {}),
         )
 
-    @app.exception_handler(Unavailable)
-    def unavailable(request: Request, error: Unavailable) -> HTMLResponse:
-        if error.missing or error.busy:
-            heading = "No results yet" if error.missing else "The results are being written"
-            return page(
-                503,
-                heading,
-                str(error),
-                {"Retry-After": str(RETRY), "Cache-Control": "no-store"},
-                retry=RETRY,
-            )
-        logger.warning("%s: %s", request.url.path, error)
-        return page(500, "The results can’t be read", str(error), {"Cache-Control": "no-store"})
+    @app.exception_handler(StoreError)
+    def unavailable(request: Request, error: StoreError) -> HTMLResponse:
+        state, message = site.fault(error)
+        if state == "broken":
+            logger.warning("%s: %s", request.url.path, error)
+            return page(500, "The results can’t be read", message, {"Cache-Control": "no-store"})
+        heading = "No results yet" if state == "missing" else "The results are being written"
+        headers = {"Retry-After": str(RETRY), "Cache-Control": "no-store"}
+        return page(503, heading, message, headers, retry=RETRY)
 
     @app.exception_handler(Exception)
     def broken(request: Request, error: Exception) -> HTMLResponse:

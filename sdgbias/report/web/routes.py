@@ -13,15 +13,15 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from sdgbias import store, suites, wording
 from sdgbias.analysis import nights as night_records
-from sdgbias.errors import one_of
+from sdgbias.errors import StoreError, one_of
 from sdgbias.raw.indicators import DIRECTIONS
 from sdgbias.report import layout
 from sdgbias.report import leaderboard as board
 from sdgbias.report.charts import over_nights
 from sdgbias.report.pages import models, night, runs
-from sdgbias.report.reader import Reader, Unavailable
+from sdgbias.report.reader import Reader
 from sdgbias.report.web import nights
-from sdgbias.report.web.site import OF_REPORT, REPORT_POLICY, Missing, Refused, Site, near
+from sdgbias.report.web.site import REPORT_POLICY, Missing, Refused, Site, near
 
 READ = ["GET", "HEAD"]
 Text = Annotated[str, Query(max_length=200)]
@@ -71,15 +71,13 @@ def router(site: Site) -> APIRouter:
             name = nights.newest(reader, finished=True)
             shown: dict[str, Any] = _night(reader, name) if name else {}
             latest = [] if name else runs.listing(reader, 1)["rows"][:10]
-            return site.html(
-                reader, "night.html.j2", layout.NIGHT, running=running, latest=latest, **shown
-            )
+            return site.html("night.html.j2", layout.NIGHT, running=running, latest=latest, **shown)
 
     @made.api_route("/nights", methods=READ)
     def all_nights(page: Page = 1) -> HTMLResponse:
         with site.results.reading() as reader:
             listed = nights.listing(reader, page)
-            return site.html(reader, "nights.html.j2", layout.NIGHTS, listed=listed)
+            return site.html("nights.html.j2", layout.NIGHTS, listed=listed)
 
     @made.api_route("/nights/{name}", methods=READ)
     def one_night(name: str) -> HTMLResponse:
@@ -92,7 +90,6 @@ def router(site: Site) -> APIRouter:
                 running = None
             shown = _night(reader, name)
             return site.html(
-                reader,
                 "night.html.j2",
                 layout.NIGHTS,
                 title=f"Night {name}",
@@ -122,7 +119,7 @@ def router(site: Site) -> APIRouter:
     ) -> HTMLResponse:
         with site.results.reading() as reader:
             context = _board(reader, suite, benchmark, wanted, nights)
-            return site.html(reader, "number.html.j2", layout.NUMBER, **context)
+            return site.html("number.html.j2", layout.NUMBER, **context)
 
     @made.api_route("/numbers.csv", methods=READ)
     def one_number_csv(
@@ -154,7 +151,6 @@ def router(site: Site) -> APIRouter:
     def all_models() -> HTMLResponse:
         with site.results.reading() as reader:
             return site.html(
-                reader,
                 "models.html.j2",
                 layout.MODELS,
                 rows=models.index(reader, site.registry),
@@ -169,7 +165,6 @@ def router(site: Site) -> APIRouter:
                     "model", name, near(name, models.names(reader), "/models/"), "/models"
                 )
             return site.html(
-                reader,
                 "model.html.j2",
                 layout.MODELS,
                 title=name,
@@ -181,7 +176,7 @@ def router(site: Site) -> APIRouter:
         """A page of the report, with the scripts and the style that it holds itself."""
         with site.results.reading() as reader:
             known = "SELECT count(*) AS n FROM runs WHERE finished_at IS NOT NULL"
-            filled = site.filled(page) if reader.ask(known, keep=False)[0]["n"] else None
+            filled = site.filled(page) if reader.ask(known)[0]["n"] else None
             if filled is None:
                 said = "The results hold nothing for this page yet. " + (
                     "The command sdgbias suite build makes a suite of your own questions."
@@ -195,14 +190,15 @@ def router(site: Site) -> APIRouter:
                     "near": (),
                     "retry": 0,
                 }
-                return site.html(reader, "error.html.j2", page, every="/", **empty)
+                return site.html("error.html.j2", page, every="/", **empty)
             front = layout.Front(inline=True)
-            answer = site.html(reader, filled[0], page, front=front, **filled[1])
+            answer = site.html(filled[0], page, front=front, **filled[1])
             answer.headers["Content-Security-Policy"] = REPORT_POLICY
             return answer
 
-    for page in OF_REPORT:
-        made.add_api_route(page.address, partial(of_report, page), methods=READ)
+    for page in layout.PAGES:
+        if page.template and not page.interactive:
+            made.add_api_route(page.address, partial(of_report, page), methods=READ)
 
     @made.api_route("/runs", methods=READ)
     def all_runs(page: Page = 1, model: Text = "", suite: Text = "") -> HTMLResponse:
@@ -218,7 +214,6 @@ def router(site: Site) -> APIRouter:
                 "suites": board.suites(reader),
             }
             return site.html(
-                reader,
                 "runs.html.j2",
                 layout.RUNS,
                 model=model,
@@ -236,16 +231,10 @@ def router(site: Site) -> APIRouter:
                     "SELECT (SELECT count(*) FROM runs) AS runs, (SELECT count(*) FROM nights) AS"
                     " nights"
                 )[0]
-                state = "busy" if reader.stale else "readable"
-            return JSONResponse({"status": "ok", "results": state, **counted})
-        except Unavailable as error:
-            return JSONResponse(
-                {
-                    "status": "ok",
-                    "results": "missing" if error.missing else "busy" if error.busy else "broken",
-                    "message": str(error),
-                }
-            )
+            return JSONResponse({"status": "ok", "results": "readable", **counted})
+        except StoreError as error:
+            state, message = site.fault(error)
+            return JSONResponse({"status": "ok", "results": state, "message": message})
 
     return made
 

@@ -67,7 +67,7 @@ def question_router(site: Site) -> APIRouter:
                     "directions": DIRECTIONS,
                     "places": questions.PLACES,
                 }
-            return site.html(reader, "questions.html.j2", layout.QUESTIONS, **context)
+            return site.html("questions.html.j2", layout.QUESTIONS, **context)
 
     @made.api_route("/questions/{run}/{task}/{item_id}", methods=READ)
     def one_question(
@@ -107,7 +107,6 @@ def question_router(site: Site) -> APIRouter:
                 "places": questions.PLACES,
             }
             return site.html(
-                reader,
                 "question.html.j2",
                 layout.QUESTIONS,
                 title=f"Question {found['item'].get('source_id') or item_id}",
@@ -118,7 +117,7 @@ def question_router(site: Site) -> APIRouter:
     def picture(benchmark: str, image_id: str) -> Response:
         with site.results.reading() as reader:
             sql = "SELECT png FROM previews WHERE benchmark_id = ? AND image_id = ? LIMIT 1"
-            rows = reader.ask(sql, [benchmark[:200], image_id[:200]], keep=False)
+            rows = reader.ask(sql, [benchmark[:200], image_id[:200]])
         if not rows or rows[0]["png"] is None:
             raise Missing("picture", image_id)
         data = bytes(rows[0]["png"])
@@ -148,9 +147,7 @@ def question_router(site: Site) -> APIRouter:
             if old and new:
                 context |= _compared(reader, old, new, cell, page)
                 context["asked"] = suites.named(old["suite"])
-            return site.html(
-                reader, "compare.html.j2", layout.COMPARE, title="Compare two runs", **context
-            )
+            return site.html("compare.html.j2", layout.COMPARE, title="Compare two runs", **context)
 
     return made
 

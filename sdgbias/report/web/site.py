@@ -14,25 +14,15 @@ from typing import Any
 from starlette.responses import HTMLResponse
 
 from sdgbias import store
+from sdgbias.errors import Busy, StoreError
 from sdgbias.report import layout
 from sdgbias.report.build import Filled, ReportPages
 from sdgbias.report.layout import Front, Page
-from sdgbias.report.reader import Reader, Results, Stamp
+from sdgbias.report.reader import Results, Stamp, stat_of
 
 #: The report's pages contain their own scripts and allow nothing else themselves; the sandbox
 #: isolates them from these pages.
 REPORT_POLICY = "sandbox allow-scripts allow-popups; frame-ancestors 'none'"
-#: Pages that the report draws from every run; the web application shows them as they are there.
-OF_REPORT = (
-    layout.OVERVIEW,
-    layout.FAIRNESS,
-    layout.METHOD_PAGE,
-    layout.PARAMETERS,
-    layout.GROUPS,
-    layout.HARM,
-    layout.TABLES,
-    layout.OWN,
-)
 
 
 class Missing(Exception):
@@ -59,7 +49,7 @@ def near(name: str, known: Iterable[str], prefix: str, suffix: str = "") -> list
 
 @dataclass(frozen=True)
 class Site:
-    """results: the file and its cached answers. registry: repository root, None without one.
+    """results: the file. registry: repository root, None without one.
     report: folder of the HTML report.
     wandb: address of the team's W&B report, '' for none."""
 
@@ -67,34 +57,41 @@ class Site:
     registry: Path | None = None
     report: Path | None = None
     wandb: str = ""
-    _filled: dict[tuple[Page, Stamp], Filled | None] = field(default_factory=dict)
-    _report: dict[Stamp, ReportPages] = field(default_factory=dict)
+    _pages: dict[Stamp, ReportPages] = field(default_factory=dict)
     _filling: threading.Lock = field(default_factory=threading.Lock)
 
-    def filled(self, page: Page) -> Filled | None:
-        """Template and context of a page of the report (`ReportPages.page`), kept while the results
-        are as they were: it is drawn from every run, which takes seconds."""
-        with self._filling:
-            stamp = self.results.stamp()
-            if stamp not in self._report:
-                self._filled.clear()
-                self._report.clear()
-                self._report[stamp] = ReportPages(self.results.path)
-            report = self._report[stamp]
-            if (page, stamp) not in self._filled:
-                with store.held_open(self.results.path):
-                    if page == layout.TABLES and report.latest:
-                        from sdgbias.analysis import paper
-                        from sdgbias.analysis.paper import results as stored
+    def fault(self, error: StoreError) -> tuple[str, str]:
+        """What an error says of the results ('missing', 'busy' or 'broken'), and its message."""
+        missing, busy = not self.results.path.exists(), isinstance(error, Busy)
+        state = "missing" if missing else "busy" if busy else "broken"
+        return state, str(error).replace(str(self.results.path), self.results.path.name)
 
-                        tables = paper.build(stored.load(self.results.path))
-                        report = ReportPages(self.results.path, tables=tables)
-                    self._filled[page, stamp] = report.page(page)
-            return self._filled[page, stamp]
+    def stamp(self) -> Stamp:
+        """Changes whenever the results or an entry of the registry is written."""
+        entries = (
+            () if self.registry is None else (self.registry / "registry/models").glob("*.yaml")
+        )
+        return (*self.results.stamp(), *map(stat_of, sorted(entries)))
+
+    def filled(self, page: Page) -> Filled | None:
+        """Template and context of a page of the report (`ReportPages.page`), whose parts are kept
+        while the results are as they were: they are drawn from every run, which takes seconds."""
+        with self._filling, store.held_open(self.results.path):
+            stamp = self.results.stamp()
+            if stamp not in self._pages:
+                self._pages.clear()
+                self._pages[stamp] = ReportPages(self.results.path)
+            report = self._pages[stamp]
+            if page == layout.TABLES and report.latest:
+                from sdgbias.analysis import paper
+                from sdgbias.analysis.paper import results as stored
+
+                tables = paper.build(stored.load(self.results.path))
+                report = ReportPages(self.results.path, tables=tables)
+            return report.page(page)
 
     def html(
         self,
-        reader: Reader | None,
         template: str,
         page: Page,
         *,
@@ -103,8 +100,8 @@ class Site:
         front: Front = layout.SERVED,
         **context: Any,
     ) -> HTMLResponse:
-        """A page. ``page``: its entry in the navigation; ``title``: of the window, by default the
-        page's."""
+        """A page; one of a running night is never kept. ``page``: its entry in the navigation;
+        ``title``: of the window, by default the page's."""
         served = {
             "file": self.results.path.name,
             "at": datetime.now(UTC),
@@ -117,7 +114,7 @@ class Site:
             front,
             title=title or page.title,
             served=served,
-            stale=reader.stale if reader else None,
             **context,
         )
-        return HTMLResponse(text, status, headers={"Cache-Control": "no-cache"})
+        lasting = "no-store" if context.get("running") else "no-cache"
+        return HTMLResponse(text, status, headers={"Cache-Control": lasting})
