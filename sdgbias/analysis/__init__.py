@@ -7,5 +7,4 @@ results file only; never runs a model.
 * paper: the papers' tables and figures
 * selfcheck: planted effects must be measured
 * nights, night_text: the outcome of a night, and its sentences
-* asked: why a number of a run is missing
 """

@@ -4,46 +4,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from sdgbias import store, suites
-from sdgbias.analysis.asked import gives_scores
-from sdgbias.analysis.rows import AnalysisSettings, table
-from sdgbias.analysis.run import load, row_of
-from sdgbias.analysis.studies import (
-    ablation,
-    baselines,
-    calibration,
-    directions,
-    divergence,
-    fairness,
-    groups,
-    harm,
-    paired,
-    regression,
-    search,
-)
+from sdgbias.analysis.rows import AnalysisSettings, row, table
+from sdgbias.analysis.run import load, missing
+from sdgbias.analysis.studies import ablation, calibration, search
+from sdgbias.analysis.studies.table import STUDIES
 from sdgbias.progress import Progress, each, silent
 from sdgbias.suites.rows import HEADLINE
+from sdgbias.types import NEEDS_SCORES
 
-#: name -> function from a run and settings to rows, in execution order.
-STUDIES = {
-    "methods": baselines.rows,
-    "perturbation": directions.perturbation,
-    "wordings": directions.wordings,
-    "directions": directions.rows,
-    "paired": paired.rows,
-    "divergence": divergence.rows,
-    "harm": harm.rows,
-    "groups": groups.rows,
-    "regression": regression.rows,
-    "calibration": calibration.rows,
-    "search_study": search.rows,
-    "ablation": ablation.rows,
+#: Functions from a run and settings to rows, in execution order: the studies of answers
+#: (studies/table.py), then those that need scores.
+ROWS = {
+    **{name: study.rows for name, study in STUDIES.items()},
+    **{"calibration": calibration.rows, "search": search.rows, "ablation": ablation.rows},
 }
+
+_BOTH = ("methods", "paired", "harm", "groups", "search", "ablation", "streams", "sweep")
+_MCQ = ("perturbation", "wordings", "directions", "divergence", "calibration", "selective")
+#: Task -> the studies of its answers.
+STUDIES_OF = {"mcq": (*_BOTH, *_MCQ), "regression": (*_BOTH, "regression"), "choice": ("fairness",)}
 
 
 def analyse(
@@ -77,13 +63,28 @@ def _study(
     """All study rows of one run, sorted by key; those of a study that the run has no questions for
     are none. Deterministic for a given run and settings. Raises StoreError for a run without its
     scores."""
-    if not gives_scores(row_of(results, run_id)["config"]):  # every study rests on scores
-        return table([])
-    run = load(results, run_id)
-    studies = each(progress, f"analysing {run.model}", STUDIES.values())
-    parts = [rows(run, settings) for rows in studies]
-    parts.append(fairness.rows(results, run_id, settings))
-    return table(record for part in parts for record in part.to_dict("records"))
+    reasons = missing(results, run_id)
+    parts: list[pd.DataFrame] = []
+    if NEEDS_SCORES not in reasons.values():  # every study rests on scores
+        run = load(results, run_id)
+        studies = each(progress, f"analysing {run.model}", ROWS.values())
+        parts = [rows(run, settings) for rows in studies]
+    made = [record for part in parts for record in part.to_dict("records")]
+    return table([*made, *_lacking(made, reasons)])
+
+
+def _lacking(
+    made: Sequence[Mapping[Any, Any]], reasons: Mapping[tuple[str, str], str]
+) -> Iterator[dict[str, object]]:
+    """One row not_run of each study of a task that has no number because of what the model lacks.
+    reasons: by task and method."""
+    have = {(r["study"], r["task"]) for r in made}
+    for task in sorted({task for task, _ in reasons}):
+        lacks = min(reason for (of, _), reason in reasons.items() if of == task)
+        for study in STUDIES_OF[task]:
+            if (study, task) not in have:
+                columns = {"task": task, "missing_reason": lacks, "note": lacks}
+                yield row(study, "not_run", float("nan"), **columns)
 
 
 def _analysed(results: Path, run_id: str, settings: AnalysisSettings) -> bool:

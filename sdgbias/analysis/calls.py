@@ -1,92 +1,179 @@
-"""Studies of answers as tables of calls to `stats.measure`: what is measured, in which groups, and
-what its intervals count; one runner makes their rows."""
+"""Studies of answers as tables of calls to `stats.measure`: whose answers, which value, in which
+groups, against what, and in which family of tests; one runner makes their rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from itertools import product
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from sdgbias.analysis.outcomes import TaskOutcome, units
 from sdgbias.analysis.rows import AnalysisSettings, row, table
 from sdgbias.analysis.run import RunData
-from sdgbias.methods import stats
-from sdgbias.methods.cade import Floats, Ints
+from sdgbias.methods import metrics, stats
+from sdgbias.methods.cade import Bools, Floats, Ints
+from sdgbias.suites.facet import NONE_RIGHT
 from sdgbias.suites.rows import FEWER
 
 StudyRow = dict[str, object]
+Values = dict[str, Floats]
 
 
 @dataclass(frozen=True)
 class Level:
     """A grouping of rows. code (n,): each row's group, -1 for none. columns: the columns of the
-    study row of each group. smallest: a group of fewer rows gets no value."""
+    study row of each group. smallest: a group of fewer rows gets no value. declared: a group
+    without a row is shown, too. pair: the two groups of which a difference is reported."""
 
     code: Ints
     columns: Sequence[Mapping[str, object]]
     smallest: int = 1
+    declared: bool = False
+    pair: tuple[str, str] | None = None
+
+
+def every(o: TaskOutcome) -> Iterable[str]:
+    """All methods that answered."""
+    return o.choice
+
+
+def whole(o: TaskOutcome) -> Iterator[Level]:
+    """All rows as one group."""
+    yield Level(np.zeros(len(o.items), dtype=np.int64), ({},))
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What is measured of one method. values, before: (n,) by metric, of its answers and of those
+    that they are compared with, if any. columns: of its rows."""
+
+    values: Values
+    before: Values | None
+    columns: dict[str, object]
+
+    def difference(self) -> tuple[str, Floats]:
+        """The only metric, and the (n,) differences of its values."""
+        [(metric, values)] = self.values.items()
+        return metric, values if self.before is None else values - self.before[metric]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Samples of the same answers, clustered alike, to be reduced in the groups of a level in one
+    pass."""
+
+    study: str
+    call: Call
+    o: TaskOutcome
+    level: Level
+    clusters: Sequence[Ints]
+    samples: Sequence[Sample]
+    settings: AnalysisSettings
+
+    def row(self, s: Sample, metric: str, e: stats.Estimate, i: int = 0, **more: Any) -> StudyRow:
+        """A row of group i. Notes are joined."""
+        columns = {**s.columns, **self.level.columns[i], **more}
+        notes = (str(part.get("note", "")) for part in (s.columns, more))
+        columns["note"] = "; ".join(note for note in notes if note)
+        return row(self.study, metric, e, **columns)
+
+    def measured(self) -> Iterator[tuple[Sample, stats.MeansByGroup]]:
+        """Each sample's metrics, measured in all groups."""
+        columns = [(s, metric) for s in self.samples for metric in s.values]
+        tables = stats.measure(
+            (
+                stats.ValueColumn(f"{metric}{self.call.suffix}", s.values[metric], self.call.kind)
+                for s, metric in columns
+            ),
+            self.level.code,
+            len(self.level.columns),
+            self.clusters,
+            versus=(None if s.before is None else s.before[metric] for s, metric in columns),
+            smallest=self.level.smallest,
+            p="each" if self.call.tested or self.call.family else "",
+        )
+        return zip((s for s, _ in columns), tables, strict=True)
 
 
 @dataclass(frozen=True)
 class Call:
-    """(n,) values by metric, measured in each group of the levels. columns: of all its rows.
-    clusters: what rows are sampled by; of several, the one that claims less. tested: with p, of the
-    value against 0."""
+    """One line of a study. values: (n,) numbers of a method by metric. by: the groupings. kind: of
+    the values. methods: whose values; versus: which methods they are compared with, '' for none;
+    suffix: of the name of a compared metric. statistic: what is made of the values in a group.
+    clusters: what rows are sampled by; of several, the one that claims less. tested: with p.
+    family: what a row's p is adjusted together with (Holm), its columns in braces; '' for none.
+    columns: of all rows."""
 
-    columns: Mapping[str, object]
-    levels: Sequence[Level]
-    values: Mapping[str, Floats]
-    clusters: Sequence[Ints]
+    values: Callable[[TaskOutcome, str], Values]
+    by: Callable[[TaskOutcome], Iterable[Level]] = whole
     kind: stats.Kind = "share"
+    methods: Callable[[TaskOutcome], Iterable[str]] | Sequence[str] = every
+    versus: Sequence[str] = ("",)
+    suffix: str = ""
+    statistic: Callable[[Batch], Iterable[StudyRow]] = field(default_factory=lambda: means)
+    clusters: Callable[[TaskOutcome, str, str], tuple[str, ...]] = units
     tested: bool = False
+    family: str = ""
+    columns: Mapping[str, object] = field(default_factory=dict)
+
+    def rows(self, study: str, o: TaskOutcome, settings: AnalysisSettings) -> Iterator[StudyRow]:
+        """The rows of these answers: of each method, against each other one, in each grouping."""
+        chosen = self.methods(o) if callable(self.methods) else self.methods
+        values = cache(partial(self.values, o))
+        samples: dict[tuple[str, ...], list[Sample]] = {}
+        others = [v for v in self.versus if not v or not np.isnan(o.hit.get(v, np.nan)).all()]
+        for method, versus in product((m for m in chosen if m in o.choice), others):
+            if method != versus:
+                columns = {**o.columns(method), "versus": versus, **self.columns}
+                before = values(versus) if versus else None
+                names = self.clusters(o, method, versus)
+                samples.setdefault(names, []).append(Sample(values(method), before, columns))
+        for names, alike in samples.items():
+            clusters = [o.codes(name) for name in names]
+            for level in o.grouped(self.by):
+                yield from self.statistic(Batch(study, self, o, level, clusters, alike, settings))
 
 
-Calls = Callable[[RunData, AnalysisSettings], Iterable[Call | StudyRow]]
+class Study(NamedTuple):
+    """answers: the selection of a run's answers; rows among them are of the study as they stand."""
+
+    name: str
+    answers: Callable[[RunData, AnalysisSettings], Iterable[TaskOutcome | StudyRow]]
+    calls: Sequence[Call]
+
+    def rows(self, run: RunData, settings: AnalysisSettings) -> pd.DataFrame:
+        """The rows of all calls, sorted by key."""
+        selected = list(self.answers(run, settings))
+        rows = [one for one in selected if isinstance(one, dict)]
+        families: dict[str, list[StudyRow]] = {}
+        for o in (one for one in selected if isinstance(one, TaskOutcome)):
+            for call in self.calls:
+                made = list(call.rows(self.name, o, settings))
+                rows += made
+                for r in made if call.family else ():
+                    families.setdefault(call.family.format_map(r), []).append(r)
+        for members in families.values():
+            adjust(members)
+        return table(rows)
 
 
-def measured(
-    study: str, calls: Calls, family: Callable[[StudyRow], Hashable] = lambda row: None
-) -> Callable[[RunData, AnalysisSettings], pd.DataFrame]:
-    """The function that makes the rows of a study from its calls, and rows that no call gives.
-    family: what the tests of a row are adjusted together with (Holm); None: it isn't tested."""
-
-    def rows(run: RunData, settings: AnalysisSettings) -> pd.DataFrame:
-        made: list[StudyRow] = []
-        for call in calls(run, settings):
-            made += rows_of(study, call) if isinstance(call, Call) else [call]
-        families: dict[Hashable, list[StudyRow]] = {}
-        for one in made:
-            families.setdefault(family(one), []).append(one)
-        for key, members in families.items():
-            if key is not None:
-                adjust(members)
-        return table(made)
-
-    return rows
+def adjust(rows: Sequence[StudyRow]) -> None:
+    """Holm's p of one family's rows, in place; the note has the size of the family."""
+    raw = [float(r["p"]) for r in rows]  # type: ignore[arg-type]
+    many = sum(not np.isnan(p) for p in raw)
+    for r, p, adjusted in zip(rows, raw, stats.holm(raw), strict=True):
+        if not np.isnan(p):
+            note = f"{r['note']}; " if r["note"] else ""
+            r["p_adjusted"], r["note"] = float(adjusted), f"{note}Holm over {many} tests"
 
 
-def rows_of(study: str, call: Call) -> list[StudyRow]:
-    """The rows of a call; empty groups are left out. A group of fewer rows than its level's
-    smallest has no value."""
-    made = []
-    for level in call.levels:
-        tables = stats.measure(
-            (stats.ValueColumn(metric, v, call.kind) for metric, v in call.values.items()),
-            level.code,
-            len(level.columns),
-            call.clusters,
-            smallest=level.smallest,
-            p="each" if call.tested else "",
-        )
-        for of_metric in tables:
-            for i in np.flatnonzero(of_metric.n > 0):
-                more: StudyRow = {"p": float(of_metric.p[i])} if call.tested else {}
-                if of_metric.small[i]:
-                    more["missing_reason"] = FEWER
-                columns = {**call.columns, **level.columns[i], **more}
-                made.append(row(study, of_metric.metric, of_metric.estimate(int(i)), **columns))
-    return made
+# ----------------------------------------------------------------------
+# groupings
 
 
 def grouping(
@@ -98,43 +185,171 @@ def grouping(
     return Level(code.astype(np.int64), tuple(named(str(name)) for name in names), smallest)
 
 
-def levels_of(items: pd.DataFrame) -> list[Level]:
-    """Groupings: all rows, by pillar, and by indicator within its pillar, where there are any."""
-    whole = Level(np.zeros(len(items), dtype=np.int64), ({},))
-    pillars = items["pillar"].where(items["pillar"] != "")
-    both = pillars + "\t" + items["indicator"]
+def pillars(o: TaskOutcome) -> Iterator[Level]:
+    """All rows, and by pillar, where there are any."""
+    yield from whole(o)
+    names = o.items["pillar"]
+    yield grouping(names.where(names != ""), lambda name: {"attribute": "pillar", "group": name})
+
+
+def indicators(o: TaskOutcome) -> Iterator[Level]:
+    """By indicator within its pillar."""
+    pillar = o.items["pillar"].where(o.items["pillar"] != "")
 
     def named(key: str) -> dict[str, str]:
-        names = dict(zip(("group", "indicator"), key.split("\t"), strict=False))
-        return {"attribute": "pillar", **names}
+        return {
+            "attribute": "pillar",
+            **dict(zip(("group", "indicator"), key.split("\t"), strict=True)),
+        }
 
-    return [whole, grouping(pillars, named), grouping(both, named)]
+    yield grouping(pillar + "\t" + o.items["indicator"], named)
 
 
-def distinct(
-    study: str,
-    levels: Sequence[Level],
-    unit: Ints,
-    columns: Mapping[str, object],
-    metric: str = "distinct_prompts",
-) -> list[StudyRow]:
-    """Number of distinct units of each group, the effective n where many rows share one. unit: (n,)
-    codes. columns: values shared by all rows."""
-    made = []
-    for level in levels:
-        inside = level.code >= 0
-        seen = pd.Series(unit[inside]).groupby(level.code[inside]).agg(["nunique", "size"])
-        for group, k, n in seen.itertuples():
-            estimate = stats.Estimate(float(k), int(n))
-            made.append(row(study, metric, estimate, **{**columns, **level.columns[group]}))
+def depths(o: TaskOutcome) -> Iterator[Level]:
+    """All rows, by pillar, and by indicator within its pillar."""
+    yield from o.grouped(pillars)
+    yield from o.grouped(indicators)
+
+
+# ----------------------------------------------------------------------
+# statistics
+
+
+def means(b: Batch) -> Iterator[StudyRow]:
+    """The mean of the values in each group, or of their differences. Groups without a row are left
+    out, unless they are declared."""
+    for s, found in b.measured():
+        for i in range(len(found.n)) if b.level.declared else np.flatnonzero(found.n > 0):
+            more: dict[str, Any] = {"p": float(found.p[i])}
+            if found.small[i] and b.level.smallest > 1:
+                more["missing_reason"] = FEWER
+            yield b.row(s, found.metric, found.estimate(int(i)), int(i), **more)
+
+
+def mde(b: Batch) -> Iterator[StudyRow]:
+    """The minimum detectable effect of the test of each mean."""
+    for s, found in b.measured():
+        for i in np.flatnonzero(found.n > 0):
+            e = stats.Estimate(found.test(int(i)).mde, int(found.n[i]))
+            yield b.row(s, "mde", e, int(i), note="two-sided 5 %, power 80 %")
+
+
+def mcnemar(b: Batch) -> Iterator[StudyRow]:
+    """The mean difference of right and wrong with the p of a sign test, in which each cluster has
+    one vote."""
+    for s, found in b.measured():
+        _, change = s.difference()
+        for i in np.flatnonzero(found.n > 0):
+            rows = (b.level.code == i) & ~np.isnan(change)
+            votes = stats.net_signs(change[rows], b.clusters[found.way[i]][rows])
+            up, down = ((change[rows] > 0).sum(), (change[rows] < 0).sum())
+            note = f"{up} better, {down} worse; by place {votes[0]} to {votes[1]}"
+            p = stats.sign_test(*votes)
+            yield b.row(s, "mcnemar", found.estimate(int(i)), int(i), p=p, note=note)
+
+
+def across_countries(b: Batch) -> Iterator[StudyRow]:
+    """The mean difference with the standard error of places within countries, its p by country, and
+    the minimum detectable effect."""
+    if not (b.o.items["country"] != "").any():
+        return
+    for s in b.samples:
+        metric, difference = s.difference()
+        estimate, note = stats.two_way(difference, b.o.place, b.o.country, "difference")
+        test = stats.paired(difference, b.o.country, "difference")
+        yield b.row(s, f"{metric}{b.call.suffix}", estimate, p=test.p, note=note)
+        yield b.row(s, "mde", stats.Estimate(test.mde, test.estimate.n), note=note)
+
+
+def distinct(b: Batch) -> Iterator[StudyRow]:
+    """Number of distinct values in each group: the effective n where many rows share a prompt."""
+    inside = b.level.code >= 0
+    for s in b.samples:
+        for metric, values in s.values.items():
+            by_group = pd.Series(values[inside]).groupby(b.level.code[inside])
+            for i, many, n in by_group.agg(["nunique", "size"]).itertuples():
+                yield b.row(s, metric, stats.Estimate(float(many), int(n)), int(i))
+
+
+def macro(b: Batch) -> Iterator[StudyRow]:
+    """The mean over groups of their means, each group weighing the same."""
+    whole_of: dict[str, Any] = {"attribute": "", "group": "", "indicator": "all"}
+    for s in b.samples:
+        for metric, values in s.values.items():
+            each = [stats.macro(values, b.level.code, unit, b.call.kind) for unit in b.clusters]
+            yield b.row(s, f"{metric}{b.call.suffix}", stats.widest(each), **whole_of)
+
+
+def last_minus_first(b: Batch) -> Iterator[StudyRow]:
+    """The difference of the means of the last and the first group."""
+    last, other = len(b.level.columns) - 1, b.level.columns[0]["group"]
+    for s in b.samples:
+        metric, values = s.difference()
+        first, most = (values[b.level.code == at] for at in (0, last))
+        if len(first) and len(most):
+            e = stats.Estimate(float(most.mean() - first.mean()), len(first) + len(most))
+            yield b.row(s, f"{metric}{b.call.suffix}", e, last, other=other, x=float("nan"))
+
+
+def disparity(b: Batch) -> Iterator[StudyRow]:
+    """How far the groups lie apart: of a pair their difference, of more the largest minus the
+    smallest mean; of a compared method, the change of its size. No value where a group is too
+    small, or where no answer is right: 0 would read as fairness."""
+    known, groups = b.level.code >= 0, len(b.level.columns)
+    if groups < 2:
+        return
+    by_method: dict[object, Floats] = {}
+    for s in b.samples:
+        for name, given in ((s.columns["versus"], s.before), (s.columns["method"], s.values)):
+            if given:
+                [values] = given.values()
+                by_method[name] = values[known]
+    at = {name: i for i, name in enumerate(by_method)}
+    fewest = int(np.bincount(b.level.code[known], minlength=groups).min())
+    small = b.level.declared and fewest < b.level.smallest
+    absent = {
+        name: FEWER if small else NONE_RIGHT
+        for name, values in by_method.items()
+        if small or not np.nansum(values)
+    }
+    means_of = None if small else _resampled(b, known, list(by_method.values()))
+    for (group, other), reduction in _reductions(b.level).items():
+        of_each = None if means_of is None else stats.disparity(means_of, reduction)
+        for s in b.samples:
+            of, versus = s.columns["method"], s.columns["versus"]
+            e, p = stats.nothing(fewest), float("nan")
+            reason = absent.get(of) or absent.get(versus)
+            if of_each is not None and not reason:
+                found = of_each.take([at[of]])
+                if versus:
+                    found = stats.disparity_change(of_each.take([at[versus]]), found)
+                e, p = found.estimate(), float(found.p[0])
+                if b.level.declared:  # of people: n is that of the smaller group
+                    e = replace(e, n=fewest)
+            more: dict[str, Any] = {"missing_reason": reason or FEWER} if np.isnan(e.value) else {}
+            metric = "disparity_change" if versus else "disparity"
+            yield b.row(s, metric, e, p=p, group=group, other=other, **more)
+
+
+def _resampled(b: Batch, rows: Bools, columns: Sequence[Floats]) -> stats.GroupMeans:
+    """The means of some rows' columns in each group of a level, and of resampled clusters."""
+    return stats.group_means(
+        np.stack(columns, axis=1),
+        b.level.code[rows],
+        b.clusters[0][rows],
+        draws=b.settings.bootstrap,
+        seed=b.settings.seed,
+    )
+
+
+def _reductions(level: Level) -> dict[tuple[str, str], Callable[[Floats], Floats]]:
+    """(group, other) -> their difference, of the means of a level's groups."""
+    names = [str(columns["group"]) for columns in level.columns]
+    made: dict[tuple[str, str], Callable[[Floats], Floats]] = {}
+    # of two groups max minus min is the size of their difference
+    if level.pair is None or len(names) > 2:
+        made["max", "min"] = metrics.max_min
+    if level.pair is not None and set(level.pair) <= set(names):
+        one, other = map(names.index, level.pair)
+        made[level.pair] = lambda v: metrics.difference(v, one, other)
     return made
-
-
-def adjust(rows: Sequence[StudyRow]) -> None:
-    """Holm's p of one family's rows, in place; the note has the size of the family."""
-    raw = [float(r["p"]) for r in rows]  # type: ignore[arg-type]
-    many = sum(not np.isnan(p) for p in raw)
-    for r, p, adjusted in zip(rows, raw, stats.holm(raw), strict=True):
-        if not np.isnan(p):
-            note = f"{r['note']}; " if r["note"] else ""
-            r["p_adjusted"], r["note"] = float(adjusted), f"{note}Holm over {many} tests"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 import pandas as pd
@@ -14,30 +16,64 @@ from sdgbias.methods.cade import Bools, Decision, Floats, Ints, Streams, argmax_
 from sdgbias.types import ContextTest, Task, View
 
 CADE = "cade"
+L = TypeVar("L")
 
 
 @dataclass(frozen=True)
 class TaskOutcome:
-    """The n test rows of a task under one context test, or pooled over tests (test 'all').
+    """n answers of a task under one context test, or pooled over tests (test 'all').
 
-    items: n rows. place, country (n,): codes. choice (n,) by method: candidate index, -1 without an
-    answer. hit (n,) by method: 1 right, 0 wrong, NaN without an answer; for numbers, right means
-    within the tolerance. error (n,) by method; {} for multiple choice. Methods: always 'full'; the
-    other views and 'cade' if they answered anything.
+    task: 'mcq', 'regression', or 'choice' of people. items: n rows. place (n,): codes of what rows
+    are sampled by. choice (n,) by method: candidate index, -1 without an answer. hit (n,) by
+    method: 1 right, 0 wrong, NaN without an answer; for numbers, right means within the tolerance;
+    of people 1 yes, 0 no. error (n,) by method; {} but for numbers. Of tasks about places methods
+    are always 'full'; the other views and 'cade' if they answered anything.
+    cells: where the rows come from. notes: by method, what its rows say beside the numbers. at:
+    columns that all rows share. more: further columns (n,) of a study, by name.
     """
 
-    task: Task
+    task: str
     test: str
     items: pd.DataFrame
     place: Ints
-    country: Ints
     choice: Mapping[str, Ints]
     hit: Mapping[str, Floats]
     error: Mapping[str, Floats]
+    cells: Sequence[TaskCell] = ()
+    notes: Mapping[str, str] = field(default_factory=dict)
+    at: Mapping[str, object] = field(default_factory=dict)
+    more: Mapping[str, np.ndarray] = field(default_factory=dict)
 
-    def columns(self, method: str, **more: object) -> dict[str, object]:
+    @cached_property
+    def prompt(self) -> Ints:
+        """(n,) codes of the distinct Q-only prompts: question text and options."""
+        if "prompt" in self.more:
+            return self.more["prompt"]
+        texts = self.items["question"] + "\t" + self.items["options"]
+        return pd.factorize(texts, sort=True)[0].astype(np.int64)
+
+    @cached_property
+    def country(self) -> Ints:
+        """(n,) codes."""
+        return pd.factorize(self.items["country"], sort=True)[0].astype(np.int64)
+
+    def codes(self, unit: str) -> Ints:
+        """(n,) codes of what rows are sampled by: 'place', 'prompt', or a column of ``more``."""
+        of_study = self.more.get(unit)
+        codes: Ints = getattr(self, unit) if of_study is None else of_study
+        return codes
+
+    def grouped(self, by: Callable[[TaskOutcome], Iterable[L]]) -> Sequence[L]:
+        """The groupings of these rows, made once for all studies."""
+        kept: dict[object, list[L]] = self.__dict__.setdefault("_grouped", {})
+        if by not in kept:
+            kept[by] = list(by(self))
+        return kept[by]
+
+    def columns(self, method: str) -> dict[str, object]:
         """What the rows of a method have in common."""
-        return {"task": self.task.value, "test": self.test, "method": method, **more}
+        own = {"task": str(self.task), "test": self.test, "method": method}
+        return own | {"note": self.notes.get(method, "")} | dict(self.at)
 
 
 def reportable(run: RunData, task: Task) -> list[TaskCell]:
@@ -56,17 +92,18 @@ def reportable(run: RunData, task: Task) -> list[TaskCell]:
 
 
 def outcomes(cells: Sequence[TaskCell]) -> list[TaskOutcome]:
-    """One Outcome per cell of a task, with the same place and country codes in all."""
+    """One Outcome per cell of a task, with the same place codes in all."""
     if not cells:
         return []
     tables = [cell.items.loc[cell.test_rows].reset_index(drop=True) for cell in cells]
-    codes = (_coded(tables, name) for name in ("cluster_id", "country"))
-    return [_outcome(*of_one) for of_one in zip(cells, tables, *codes, strict=True)]
+    place, _ = pd.factorize(pd.concat([t["cluster_id"] for t in tables]), sort=True)
+    places = np.split(place.astype(np.int64), np.cumsum([len(t) for t in tables])[:-1])
+    return [_outcome(*of_one) for of_one in zip(cells, tables, places, strict=True)]
 
 
 def pools(run: RunData, task: Task) -> list[TaskOutcome]:
     """One Outcome per reportable cell, followed by all of them pooled; empty if there are none.
-    Places and countries have the same codes in all.
+    Places have the same codes in all.
 
     Computed once per run and cached on it, because every study starts here.
     """
@@ -132,19 +169,27 @@ def hits(cell: TaskCell, choice: Ints, number: Floats | None = None) -> Floats:
 def pooled(found: Sequence[TaskOutcome]) -> TaskOutcome:
     """All tests of a task as one Outcome (test 'all'), limited to methods with answers under every
     test."""
-    methods = [m for m in found[0].hit if all(m in o.hit for o in found)]
+    first = found[0]
+    methods = [m for m in first.hit if all(m in o.hit for o in found)]
 
-    def join(name: str) -> dict[str, np.ndarray]:
+    def join(name: str, names: Iterable[str] = methods) -> dict[str, np.ndarray]:
         return {
             m: np.concatenate([getattr(o, name)[m] for o in found])
-            for m in methods
-            if m in getattr(found[0], name)
+            for m in names
+            if all(m in getattr(o, name) for o in found)
         }
 
-    items = pd.concat([o.items for o in found], ignore_index=True)
-    place, country = (np.concatenate([getattr(o, n) for o in found]) for n in ("place", "country"))
-    answers = (join(name) for name in ("choice", "hit", "error"))
-    return TaskOutcome(found[0].task, "all", items, place, country, *answers)
+    return replace(
+        first,
+        test="all",
+        items=pd.concat([o.items for o in found], ignore_index=True),
+        place=np.concatenate([o.place for o in found]),
+        choice=join("choice"),
+        hit=join("hit"),
+        error=join("error"),
+        cells=[cell for o in found for cell in o.cells],
+        more=join("more", first.more),
+    )
 
 
 def image_free(method: str, test: str) -> bool:
@@ -154,31 +199,21 @@ def image_free(method: str, test: str) -> bool:
     return method == View.Q_ONLY.value or (method == View.CTX_Q.value and not valued)
 
 
-def prompts(items: pd.DataFrame) -> Ints:
-    """(n,) codes of the distinct Q-only prompts: question text and options."""
-    return pd.factorize(items["question"] + "\t" + items["options"], sort=True)[0].astype(np.int64)
+def unit(o: TaskOutcome, method: str, versus: str = "") -> tuple[str, ...]:
+    """What a method's answers are sampled by: distinct prompts where many places share them, else
+    places."""
+    return ("prompt",) if image_free(method, o.test) else ("place",)
 
 
-def unit(o: TaskOutcome, method: str) -> Ints:
-    """(n,) codes of the sampling units for intervals of a method's answers: distinct prompts where
-    many places share them, else places."""
-    return prompts(o.items) if image_free(method, o.test) else o.place
+def units(o: TaskOutcome, method: str, versus: str = "") -> tuple[str, ...]:
+    """What values that the answers of one or two methods have a part in are clustered by: places,
+    and where many places share prompts, prompts too."""
+    shared = any(image_free(name, o.test) for name in (method, versus))
+    return ("place", "prompt") if shared else ("place",)
 
 
-def units(o: TaskOutcome, method: str) -> list[Ints]:
-    """What values that a method's answers have a part in are clustered by, e.g. another's minus its
-    own: places, and where many places share its prompts, prompts too."""
-    return [o.place, *([prompts(o.items)] if image_free(method, o.test) else [])]
-
-
-def _coded(tables: Sequence[pd.DataFrame], column: str) -> list[Ints]:
-    """The codes of a column, (n,) of each table."""
-    code, _ = pd.factorize(pd.concat([t[column] for t in tables], ignore_index=True), sort=True)
-    return np.split(code.astype(np.int64), np.cumsum([len(t) for t in tables])[:-1])
-
-
-def _outcome(cell: TaskCell, items: pd.DataFrame, place: Ints, country: Ints) -> TaskOutcome:
-    o = TaskOutcome(cell.task, cell.test.value, items, place, country, {}, {}, {})
+def _outcome(cell: TaskCell, items: pd.DataFrame, place: Ints) -> TaskOutcome:
+    o = TaskOutcome(cell.task, cell.test.value, items, place, {}, {}, {}, [cell])
     for view in View:
         choice = argmax_view(cell.logits[view], cell.present)
         number = cell.free[view] if cell.task is Task.REGRESSION else None

@@ -120,11 +120,16 @@ class TaskCell:
 @dataclass(frozen=True)
 class RunData:
     """run: its row of ``runs``. cells: (task, test) -> Cell, scored cells only. mode: how
-    regression answers were generated."""
+    regression answers were generated. results: the file that it was read from."""
 
     run: Mapping[str, Any]
     cells: Mapping[tuple[Task, ContextTest], TaskCell]
     mode: str
+    results: Path | None = None
+
+    @property
+    def run_id(self) -> str:
+        return str(self.run["run_id"])
 
     @property
     def model(self) -> str:
@@ -154,6 +159,18 @@ def row_of(
             " lists them"
         )
     return {str(k): v for k, v in found.iloc[0].to_dict().items()}
+
+
+def missing(results: Path, run_id: str) -> dict[tuple[str, str], str]:
+    """(task, method) -> the stored reason why the run has no numbers of it: what its model lacks,
+    pictures or scores of candidates."""
+    found = store.query(
+        results,
+        """SELECT DISTINCT task, method, missing_reason FROM numbers WHERE run_id = ?
+           AND study = 'headline' AND starts_with(missing_reason, 'needs ') ORDER BY ALL""",
+        [run_id],
+    )
+    return {(task, method): reason for task, method, reason in found.itertuples(index=False)}
 
 
 def load(results: Path, run_id: str) -> RunData:
@@ -194,7 +211,7 @@ def load(results: Path, run_id: str) -> RunData:
                 f" evaluate {run['model']}"
             )
     mode = str(json.loads(run["config"] or "{}").get("mode", "continue"))
-    return RunData(run, cells, mode)
+    return RunData(run, cells, mode, results)
 
 
 def items_of(

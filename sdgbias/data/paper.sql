@@ -113,9 +113,9 @@ FROM studied JOIN curves USING (run_id, test, parameter) WHERE study = 'sweep' A
 -- (the first token's scores of a multiple-choice question, where the model gives any, else the free answer), and CADE (the scores
 -- of the four views and, for a number, the answers of Full). By view: its share of the seconds of scoring and of the prompts' tokens.
 WITH asked AS (
-    SELECT run_id, coalesce((config ->> '$.gives_scores')::BOOLEAN, true) AS scored,
-           coalesce(list_has_any((config -> '$.spec.views')::VARCHAR[], ['full', 'img_q']), true) AS pictured
-    FROM runs WHERE list_contains($runs, run_id)
+    SELECT run_id, coalesce(bool_and(missing_reason IS DISTINCT FROM 'needs log-probabilities'), true) AS scored,
+           coalesce(bool_and(missing_reason IS DISTINCT FROM 'needs pictures'), true) AS pictured
+    FROM runs LEFT JOIN numbers USING (run_id) WHERE list_contains($runs, run_id) GROUP BY run_id
 ),
 times AS (FROM timings JOIN asked USING (run_id) WHERE "view" IN ('full', 'img_q', 'ctx_q', 'q_only')),
 untimed AS (SELECT *, unnest(['mcq', 'regression']) AS task FROM asked ANTI JOIN times USING (run_id)),

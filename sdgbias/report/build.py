@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
 #: Pages of a benchmark folder that are published beside the report: the card and its quality.
 PUBLISHED = ("quality.html", "README.md")
-Filled = tuple[str, dict[str, Any]]
+Context = dict[str, Any]
+Filled = tuple[str, Context]
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -64,17 +65,18 @@ class ReportPages:
     def _source(self) -> Results:
         return Results(self.results, wait=30.0)
 
-    def _ask(self, load: Callable[Concatenate[Reader, P], T], *given: P.args, **by: P.kwargs) -> T:
+    def ask(self, load: Callable[Concatenate[Reader, P], T], *given: P.args, **by: P.kwargs) -> T:
+        """What one of the pages' functions reads from the results."""
         with self._source.reading() as reader:
             return load(reader, *given, **by)
 
     @cached_property
     def people(self) -> list[Row]:
-        return self._ask(fairness.runs_of, self.among)
+        return self.ask(fairness.runs_of, self.among)
 
     @cached_property
     def own(self) -> list[Row]:
-        return self._ask(own_suite.runs_of, self.among)
+        return self.ask(own_suite.runs_of, self.among)
 
     @cached_property
     def last_night(self) -> nights.NightRecord | None:
@@ -86,17 +88,17 @@ class ReportPages:
 
     @cached_property
     def found(self) -> Cells | None:
-        return self._ask(Cells, self.latest) if self.latest else None
+        return self.ask(Cells, self.latest) if self.latest else None
 
     @cached_property
     def runs(self) -> list[Row]:
         """The newest runs on places, planted ones last."""
-        return self._ask(Reader.ask, SQL["labelled"], {"runs": self.latest})
+        return self.ask(Reader.ask, SQL["labelled"], {"runs": self.latest})
 
     @cached_property
     def board(self) -> boards.Board:
         runs = pd.DataFrame(self.runs, columns=["run_id", "label", "provenance", "benchmark_id"])
-        return self._ask(boards.compare, runs, rank_planted=self.rank_planted)
+        return self.ask(boards.compare, runs, rank_planted=self.rank_planted)
 
     @cached_property
     def drawn(self) -> dict[str, list[Figure]]:
@@ -104,13 +106,13 @@ class ReportPages:
         if not self.latest:
             return {}
         ids = [run["run_id"] for run in self.runs]
-        of = {p.file: self._ask(draw.draw, ids, p.figures) for p in layout.PAGES if p.figures}
+        of = {p.file: self.ask(draw.draw, ids, p.figures) for p in layout.PAGES if p.figures}
         return of | {COMPARE.file: pairs.figures(self.board)}
 
     @cached_property
     def shown(self) -> dict[str, Any]:
         """The example questions."""
-        return self._ask(examples.context, sorted(self.latest))
+        return self.ask(examples.context, sorted(self.latest))
 
     @cached_property
     def beside(self) -> list[Page]:
@@ -131,48 +133,53 @@ class ReportPages:
         """Template and context of a page; None if the results hold nothing for it."""
         if page not in self.present:
             return None
-        if page == FAIRNESS:
-            checks = self.checked.get(FACET, "")
-            return "fairness.html.j2", self._ask(fairness.context, self.people, checks)
-        if page == OWN:
-            return "own.html.j2", self._ask(own_suite.context, self.own, self.checked)
-        if page == NIGHT and self.last_night is not None:
-            return "night.html.j2", _night(self.results, self.last_night)
-        if page == QUESTIONS:
-            return "examples.html.j2", self.shown
-        if page == OVERVIEW:
-            return self._overview()
-        lacking = self.board.lacking if page == COMPARE else None
-        tables = self.tables if page == TABLES else None
-        figures = self.drawn.get(page.file, [])
-        return "page.html.j2", self._ask(studies.context, page, self.runs, figures, lacking, tables)
+        return page.template, _CONTEXTS.get(page, partial(_studied, page))(self)
 
     @cached_property
     def shared(self) -> dict[str, Any]:
         """The leaderboard and the answers of the overview's first screen."""
-        return self._ask(overview.shared, self.among, self.found, self.last_night)
-
-    def _overview(self) -> Filled:
-        made = self._ask(overview.context, self.among, self.shared, self.found, self.board)
-        studied = [p for p in layout.PAGES if p.figures] if self.latest else []
-        return "overview.html.j2", made | {
-            "checks": self.checked.get(SDG, ""),
-            "absent": [p.title for p in studied if p not in self.present],
-            "unanalysed": [run["label"] for run in self.runs if not run["analysed"]],
-        }
+        return self.ask(overview.shared, self.among, self.found, self.last_night)
 
     @cached_property
     def models(self) -> list[str]:
         """The models that have a page of their own."""
-        newest = self._ask(matrix.newest, self.among)
+        newest = self.ask(matrix.newest, self.among)
         return list(dict.fromkeys(run["model"] for run in newest))
 
     def model(self, name: str) -> Filled | None:
         """Template and context of the page of one model; None if there is none."""
-        m = self._ask(models.page, name, None, self.among)
+        m = self.ask(models.page, name, None, self.among)
         if m is None:
             return None
         return "model.html.j2", {"m": m, "directions": DIRECTIONS, "title": name}
+
+
+def _overview(report: ReportPages) -> Context:
+    made = report.ask(overview.context, report.among, report.shared, report.found, report.board)
+    studied = [p for p in layout.PAGES if p.figures] if report.latest else []
+    return made | {
+        "checks": report.checked.get(SDG, ""),
+        "absent": [p.title for p in studied if p not in report.present],
+        "unanalysed": [run["label"] for run in report.runs if not run["analysed"]],
+    }
+
+
+def _studied(page: Page, report: ReportPages) -> Context:
+    """A page of figures and tables."""
+    lacking = report.board.lacking if page == COMPARE else None
+    tables = report.tables if page == TABLES else None
+    figures = report.drawn.get(page.file, [])
+    return report.ask(studies.context, page, report.runs, figures, lacking, tables)
+
+
+#: What the template of a page is given; every other page is one of figures.
+_CONTEXTS: Mapping[Page, Callable[[ReportPages], Context]] = {
+    OVERVIEW: _overview,
+    NIGHT: lambda report: _night(report.results, report.last_night),
+    QUESTIONS: lambda report: report.shown,
+    FAIRNESS: lambda r: r.ask(fairness.context, r.people, r.checked.get(FACET, "")),
+    OWN: lambda r: r.ask(own_suite.context, r.own, r.checked),
+}
 
 
 def write_report(
@@ -235,7 +242,8 @@ def write_night(results: Path, out: Path) -> Path:
     return studies.write(out / NIGHT.file, text)
 
 
-def _night(results: Path, night: nights.NightRecord) -> dict[str, Any]:
+def _night(results: Path, night: nights.NightRecord | None) -> Context:
+    assert night is not None
     query = partial(store.query, results)
     return night_page.context(night, query, partial(examples.pictures, query))
 

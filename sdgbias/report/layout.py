@@ -30,12 +30,15 @@ TERMS: Mapping[str, str] = WORDS.explained
 @dataclass(frozen=True)
 class Page:
     """One entry of the navigation. file: its name in the folder of a static report, '' if only the
-    web application has it; address: in the web application. about: one sentence. studies: the
-    studies that it draws on. figures: as `charts.draw.draw` takes them. further: it stands in the
-    navigation's second line."""
+    web application has it; template: of that file, which the web application shows too, unless it
+    has an ``interactive`` page of its own; address: in the web application. about: one sentence.
+    studies: the studies that it draws on. figures: as `charts.draw.draw` takes them. further: it
+    stands in the navigation's second line."""
 
     title: str
     file: str = ""
+    template: str = ""
+    interactive: bool = False
     about: str = ""
     studies: tuple[str, ...] = ()
     figures: tuple[str, ...] = ()

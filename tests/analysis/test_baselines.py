@@ -15,7 +15,7 @@ from sdgbias import store
 from sdgbias.analysis.rows import AnalysisSettings
 from sdgbias.analysis.run import TaskCell
 from sdgbias.analysis.studies import baselines
-from sdgbias.analysis.studies.directions import perturbation
+from sdgbias.analysis.studies.table import STUDIES
 from sdgbias.methods.baselines import METHODS
 from sdgbias.registry import entries
 from sdgbias.registry.spec import ModelSpec
@@ -49,7 +49,7 @@ def cell(
 
 @pytest.fixture(scope="module")
 def table() -> pd.DataFrame:
-    return baselines.rows(run_of(cell("T1"), cell("T2")), QUICK)
+    return STUDIES["methods"].rows(run_of(cell("T1"), cell("T2")), QUICK)
 
 
 def test_accuracy_and_gain_by_hand(table: pd.DataFrame) -> None:
@@ -83,7 +83,7 @@ def test_what_cannot_run_says_why(table: pd.DataFrame) -> None:
     needing = {name for name, m in METHODS.items() if m.needs}
     assert needing == {"cc"} and lost == {"cc": "extra pass content_free was not scored"}
     assert not set(table.loc[table["metric"] == "accuracy", "method"]) & needing
-    bare = baselines.rows(run_of(cell(split=("test",) * 6)), QUICK)
+    bare = STUDIES["methods"].rows(run_of(cell(split=("test",) * 6)), QUICK)
     lost = bare[bare["metric"] == "not_run"].set_index("method")["note"].to_dict()
     assert {name for name, why in lost.items() if why == "no val rows to tune on"} == {
         "vdd_tuned",
@@ -107,12 +107,12 @@ def test_tuned_methods_say_so(table: pd.DataFrame) -> None:
 def test_two_options_count_apart_and_a_missing_pass_is_said() -> None:
     base = mcq_cell({"full": [[0.0, 1.0, NAN], [0.0, 1.0, 2.0]]}, "BC")
     extra = {"q_reversed": base.logits[View.FULL]}
-    table = perturbation(run_of(replace(base, extra=extra)), QUICK)
+    table = STUDIES["perturbation"].rows(run_of(replace(base, extra=extra)), QUICK)
     two = one(table, test="T1", parameter="reversed", metric="share_optimistic_two_option")
     assert (two["value"], two["n"]) == (0.0, 1)  # position B shows 'low'
     assert one(table, test="T1", parameter="reversed", metric="share_pessimistic")["n"] == 1
     assert set(table["parameter"]) == {"original", "reversed"}
-    (lost,) = perturbation(run_of(base), QUICK).to_dict("records")
+    (lost,) = STUDIES["perturbation"].rows(run_of(base), QUICK).to_dict("records")
     assert (lost["metric"], lost["note"]) == ("not_run", "extra pass table_j was not scored")
 
 

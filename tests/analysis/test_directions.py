@@ -8,6 +8,7 @@ import pytest
 
 from sdgbias.analysis.rows import AnalysisSettings
 from sdgbias.analysis.studies import directions
+from sdgbias.analysis.studies.table import STUDIES
 from tests.builders.analysis_run import mcq_cell, one, run_of
 
 A, B, C = [3.0, 0.0, 0.0], [0.0, 3.0, 0.0], [0.0, 0.0, 3.0]
@@ -26,7 +27,7 @@ def _rows():  # type: ignore[no-untyped-def]
         question=["q1", "q1", "q1", "q2", "q2", "q3"],
         top_token={"full": ["A", " A", "The", "C", "C", "A"]},
     )
-    return directions.rows(run_of(cell), AnalysisSettings())
+    return STUDIES["directions"].rows(run_of(cell), AnalysisSettings())
 
 
 def test_directions_of_full() -> None:
@@ -83,7 +84,7 @@ def test_intervals_of_image_free_views_count_prompts(test: str) -> None:
         test=test,
         question=[f"q{i}" for i in range(6) for _ in range(6)],
     )
-    rows = directions.rows(run_of(cell), AnalysisSettings())
+    rows = STUDIES["directions"].rows(run_of(cell), AnalysisSettings())
     wordy = 36 if test == "T1" else 6
     for method, many in (("full", 36), ("q_only", 6), ("ctx_q", wordy)):
         r = one(rows, test=test, method=method, metric="share_optimistic")
@@ -99,7 +100,7 @@ def test_a_gap_to_answers_that_share_a_prompt_counts_prompts() -> None:
     """Without context values CTX+Q is one prompt for forty places: one answer, not forty."""
     for test, known in (("T1", True), ("T3", False)):
         cell = mcq_cell({"full": [A, B] * 20, "ctx_q": [A] * 40}, "AABB" * 10, test=test)
-        rows = directions.rows(run_of(cell), AnalysisSettings())
+        rows = STUDIES["directions"].rows(run_of(cell), AnalysisSettings())
         gap = one(rows, test=test, metric="accuracy_gain", versus="ctx_q", attribute="")
         assert np.isfinite(gap["low"]) == known
         assert ("Holm over" in gap["note"]) == np.isfinite(gap["p_adjusted"]) == known

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sdgbias.analysis.rows import AnalysisSettings
-from sdgbias.analysis.studies import divergence
+from sdgbias.analysis.studies.table import STUDIES
 from sdgbias.types import CadeParams
 from tests.builders.analysis_run import mcq_cell, one, run_of
 
@@ -26,7 +26,7 @@ def test_the_gain_is_where_the_views_differ() -> None:
         params=CadeParams(1.0, 0.0, 0.0, 1.1),
     )
 
-    rows = divergence.rows(run_of(cell), AnalysisSettings())
+    rows = STUDIES["divergence"].rows(run_of(cell), AnalysisSettings())
 
     gain = {
         number: one(
@@ -46,7 +46,7 @@ def test_questions_of_one_divergence_stay_in_one_group() -> None:
     full = np.tile([2.0, 0.0, 0.0], (N, 1))
     cell = mcq_cell({"full": full}, "A" * N, params=CadeParams(1.0, 0.0, 0.0, 1.1))
 
-    rows = divergence.rows(run_of(cell), AnalysisSettings())
+    rows = STUDIES["divergence"].rows(run_of(cell), AnalysisSettings())
 
     assert set(rows["group"]) == {"3"} and set(rows["n"]) == {N}
 
@@ -54,4 +54,8 @@ def test_questions_of_one_divergence_stay_in_one_group() -> None:
 def test_without_tuning_there_is_nothing_to_compare() -> None:
     full = np.tile([2.0, 0.0, 0.0], (N, 1))
 
-    assert divergence.rows(run_of(mcq_cell({"full": full}, "A" * N)), AnalysisSettings()).empty
+    assert (
+        STUDIES["divergence"]
+        .rows(run_of(mcq_cell({"full": full}, "A" * N)), AnalysisSettings())
+        .empty
+    )

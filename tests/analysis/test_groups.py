@@ -9,6 +9,7 @@ import pytest
 
 from sdgbias.analysis.rows import KEY, AnalysisSettings
 from sdgbias.analysis.studies import groups
+from sdgbias.analysis.studies.table import STUDIES
 from sdgbias.types import View
 from tests.builders.analysis_run import OPEN, mcq_cell, one, run_of
 
@@ -41,7 +42,7 @@ URBAN = {"attribute": "urban", "group": "urban", "other": "rural", "metric": "di
 
 
 def test_accuracy_and_lean_by_group() -> None:
-    rows = groups.rows(_run(), SETTINGS)
+    rows = STUDIES["groups"].rows(_run(), SETTINGS)
     rural = one(rows, test="T1", method="full", attribute="urban", group="rural", metric="accuracy")
     assert (rural["value"], rural["n"]) == (20 / 40, 40)
     assert (
@@ -101,7 +102,7 @@ def test_accuracy_and_lean_by_group() -> None:
 def test_the_gap_of_one_half_between_two_groups_is_closed_by_cade(
     by: str, group: str, other: str
 ) -> None:
-    rows = groups.rows(_run(), SETTINGS)
+    rows = STUDIES["groups"].rows(_run(), SETTINGS)
     apart = {"test": "T1", "attribute": by, "group": group, "other": other}
     full = one(rows, method="full", metric="disparity", **apart)
     change = one(rows, method="cade", metric="disparity_change", **apart)
@@ -112,7 +113,7 @@ def test_the_gap_of_one_half_between_two_groups_is_closed_by_cade(
 def test_tests_side_by_side_give_what_each_gives_alone() -> None:
     both, alone = _run(), run_of(next(iter(_run().cells.values())))
     pick = {"test": "T1", "method": "full", **URBAN}
-    a, b = (one(groups.rows(r, SETTINGS), **pick) for r in (both, alone))
+    a, b = (one(STUDIES["groups"].rows(r, SETTINGS), **pick) for r in (both, alone))
     assert (a["low"], a["high"]) == pytest.approx((b["low"], b["high"]))
 
 
@@ -130,7 +131,7 @@ def test_a_row_of_an_unknown_group_is_in_no_intersection() -> None:
 
 
 def test_small_groups_are_shown_without_a_value() -> None:
-    rows = groups.rows(_run(10), SETTINGS)
+    rows = STUDIES["groups"].rows(_run(10), SETTINGS)
     rural = one(rows, test="T1", method="full", attribute="urban", group="rural", metric="accuracy")
     assert (
         np.isnan(rural["value"]) and rural["n"] == 10 and rural["missing_reason"] == "fewer than 20"
@@ -142,6 +143,6 @@ def test_of_a_model_without_pictures_the_view_with_most_evidence_is_compared() -
     cell = next(iter(_run().cells.values()))
     unseen = {view: np.full((81, 3), np.nan) for view in View if view.has_image}
 
-    rows = groups.rows(run_of(replace(cell, logits={**cell.logits, **unseen})), SETTINGS)
+    rows = STUDIES["groups"].rows(run_of(replace(cell, logits={**cell.logits, **unseen})), SETTINGS)
 
     assert set(rows.loc[rows["metric"] == "disparity", "method"]) == {"ctx_q"}

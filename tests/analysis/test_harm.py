@@ -14,6 +14,7 @@ from sdgbias.analysis import outcomes
 from sdgbias.analysis.rows import AnalysisSettings
 from sdgbias.analysis.run import TaskCell
 from sdgbias.analysis.studies import harm
+from sdgbias.analysis.studies.table import STUDIES
 from sdgbias.methods import cade
 from sdgbias.types import CadeParams, View
 from tests.builders.analysis_run import OPEN, mcq_cell, one, run_of
@@ -26,14 +27,14 @@ def test_fixed_broken_and_net() -> None:
     """Full says A to all; a picture that is sure of B turns the first four."""
     cell = mcq_cell({"full": [A] * 6, "img_q": [SURE] * 4 + [A] * 2}, "BBBAAC", params=OPEN)
 
-    rows = harm.rows(run_of(cell), AnalysisSettings())
+    rows = STUDIES["harm"].rows(run_of(cell), AnalysisSettings())
 
     cade_at_t1 = {"test": "T1", "method": "cade"}
     values = [one(rows, **cade_at_t1, metric=m)["value"] for m in ("fixed", "broken", "flipped")]
     assert values == [3 / 6, 1 / 6, 4 / 6]
     where = {"indicator": "wasting", "group": "Health & Nutrition"}
     exact = one(rows, **cade_at_t1, metric="mcnemar", **where)
-    assert "3 fixed, 1 broken" in exact["note"] and exact["p"] == 0.625, "2 (1 + 4) / 2^4"
+    assert "3 better, 1 worse" in exact["note"] and exact["p"] == 0.625, "2 (1 + 4) / 2^4"
     won = one(rows, **cade_at_t1, metric="net_of_flips_by_first_term", parameter="image")
     assert (won["value"], won["n"]) == ((3 - 1) / 4, 4)
 
@@ -65,7 +66,7 @@ def test_an_implausible_choice_is_found_and_cut() -> None:
         "of A and B the scores prefer B: less likely without the image"
     )
     assert harm.choose_with_cut(cell.streams(), STRONG, log_full, cut=0.0)[0] == 2
-    rows = harm.rows(run_of(cell), AnalysisSettings())
+    rows = STUDIES["harm"].rows(run_of(cell), AnalysisSettings())
     assert one(rows, test="T1", method="cade", metric="implausible")["value"] == 1.0
     assert one(rows, test="T1", method="cade_cut", metric="accuracy")["value"] == 1.0
     assert (
@@ -144,7 +145,7 @@ def test_terms_add_up_to_the_lead_in_the_score(
 
 
 def test_without_a_tuned_cade_there_is_nothing_to_report() -> None:
-    assert harm.rows(run_of(mcq_cell({"full": [A]}, "A")), AnalysisSettings()).empty
+    assert STUDIES["harm"].rows(run_of(mcq_cell({"full": [A]}, "A")), AnalysisSettings()).empty
 
 
 def test_the_cut_is_a_tenth_of_the_likeliest_and_not_a_tenth() -> None:

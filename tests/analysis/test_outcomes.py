@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from sdgbias.analysis import calls
 from sdgbias.analysis import outcomes as answers
-from sdgbias.analysis.rows import row
+from sdgbias.analysis.rows import AnalysisSettings, row
 from sdgbias.types import Task
 from tests.builders.analysis_run import OPEN, mcq_cell, number_cell, run_of
 
@@ -58,14 +59,20 @@ def test_numbers_hit_within_the_tolerance_and_cade_says_what_its_digit_leads_to(
     assert answers.pools(run_of(blank), Task.REGRESSION) == [], "nothing was decoded"
 
 
-def test_levels_and_rows() -> None:
-    cell = mcq_cell({"full": [A, A, B]}, "AAA", pillar=["P", "P", "Q"], indicator=["i", "j", "i"])
-    o, _ = answers.pools(run_of(cell), Task.MCQ)
-    call = calls.Call(
-        {"method": "full"}, calls.levels_of(o.items), {"accuracy": o.hit["full"]}, [o.place]
+def study_of(items: dict[str, list[str]]) -> pd.DataFrame:
+    """Accuracy of three answers, by pillar and indicator."""
+    cell = mcq_cell({"full": [A, A, B]}, "AAA", **items)
+    call = calls.Call(lambda o, method: {"accuracy": o.hit[method]}, calls.depths, methods=["full"])
+    pools = answers.pools(run_of(cell), Task.MCQ)
+    return calls.Study("s", lambda run, settings: pools[:1], [call]).rows(
+        run_of(cell), AnalysisSettings()
     )
-    rows = calls.rows_of("s", call)
-    found = {(r["group"], r["indicator"]): (r["value"], r["n"]) for r in rows}
+
+
+def test_levels_and_rows() -> None:
+    rows = study_of({"pillar": ["P", "P", "Q"], "indicator": ["i", "j", "i"]})
+
+    found = {(r["group"], r["indicator"]): (r["value"], r["n"]) for r in rows.to_dict("records")}
     assert found == {
         ("", "all"): (2 / 3, 3),
         ("P", "all"): (1, 2),
@@ -79,11 +86,9 @@ def test_levels_and_rows() -> None:
 def test_questions_without_a_pillar_are_in_no_group_whose_tests_count() -> None:
     """Custom questions: a group of the empty pillar would be the whole once more, and its test one
     more of Holm's family."""
-    cell = mcq_cell({"full": [A, A, B]}, "AAA", pillar=["", "", ""], indicator=["i", "j", "i"])
-    o, _ = answers.pools(run_of(cell), Task.MCQ)
-    call = calls.Call({}, calls.levels_of(o.items), {"accuracy": o.hit["full"]}, [o.place])
+    rows = study_of({"pillar": ["", "", ""], "indicator": ["i", "j", "i"]})
 
-    assert [(r["group"], r["n"]) for r in calls.rows_of("s", call)] == [("", 3)]
+    assert list(zip(rows["group"], rows["n"], strict=True)) == [("", 3)]
 
 
 def test_holm_is_written_beside_the_unadjusted_p() -> None:
@@ -95,18 +100,6 @@ def test_holm_is_written_beside_the_unadjusted_p() -> None:
         "x; Holm over 2 tests",
         "Holm over 2 tests",
         "",
-    ]
-
-
-def test_distinct_prompts_are_counted_by_group_also_of_a_study_with_a_level_of_its_own() -> None:
-    """As the study of the order of options calls it: `parameter` is a column of its rows."""
-    columns = ({"group": "a"}, {"group": "b"})
-    level = calls.Level(np.array([0, 0, 0, 1, 1]), columns)
-    common = {"parameter": "reversed"}
-    found = calls.distinct("s", [level], np.array([0, 0, 1, 1, 1]), common)
-    assert [(r["group"], r["parameter"], r["value"], r["n"]) for r in found] == [
-        ("a", "reversed", 2.0, 3),
-        ("b", "reversed", 1.0, 2),
     ]
 
 

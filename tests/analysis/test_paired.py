@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sdgbias.analysis.rows import AnalysisSettings
-from sdgbias.analysis.studies import paired
+from sdgbias.analysis.studies.table import STUDIES
 from tests.builders.analysis_run import OPEN, mcq_cell, one, run_of
 
 A, B = [3.0, 0.0, 0.0], [0.0, 9.0, 0.0]
@@ -16,7 +16,7 @@ def test_few_countries_have_no_interval_and_say_so() -> None:
         {"full": [A] * 4, "img_q": [B, A, A, A]}, "BAAA", params=OPEN, country=["x", "x", "y", "z"]
     )
     row = one(
-        paired.rows(run_of(cell), AnalysisSettings()),
+        STUDIES["paired"].rows(run_of(cell), AnalysisSettings()),
         test="T1",
         versus="full",
         parameter="country",
@@ -33,11 +33,11 @@ def test_questions_of_one_place_have_one_vote_and_shared_prompts_widen() -> None
         params=OPEN,
         cluster_id=[f"place-{i % 4}" for i in range(40)],
     )
-    rows = paired.rows(run_of(cell), AnalysisSettings())
+    rows = STUDIES["paired"].rows(run_of(cell), AnalysisSettings())
     exact = one(rows, test="T1", versus="full", parameter="cluster", metric="mcnemar")
     assert "40 better, 0 worse; by place 4 to 0" in exact["note"] and exact["p"] == 0.125
     spread = mcq_cell({"full": [A] * 42, "img_q": [B] * 42}, "BAC" * 14, params=OPEN)
-    rows = paired.rows(run_of(spread), AnalysisSettings())
+    rows = STUDIES["paired"].rows(run_of(spread), AnalysisSettings())
     counts = one(rows, test="T1", versus="full", parameter="cluster", metric="mcnemar")["note"]
     assert counts.startswith("14 better, 14 worse"), "an answer that stays wrong is neither"
     pick = {"test": "T1", "parameter": "cluster", "metric": "accuracy_gain"}

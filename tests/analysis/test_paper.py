@@ -21,7 +21,7 @@ from sdgbias.benchmark.release.records import AUTHORS_REPO
 from sdgbias.errors import UsageError
 from sdgbias.suites.rows import HEADLINE
 from sdgbias.suites.sdg_tables import item_cards
-from sdgbias.types import PILLARS, ContextTest, Task, View
+from sdgbias.types import NEEDS_SCORES, PILLARS, ContextTest, Task, View
 from tests.builders.paper_tables import (
     LLAVA,
     QWEN,
@@ -314,11 +314,9 @@ def test_an_analysed_run_is_told_from_one_that_was_not(bare: Path, tmp_path: Pat
     path = copied(bare, tmp_path / "r.duckdb")
     store.replace(path, "tiny-llava-0", {"analyses": pd.DataFrame([{"settings": {"draws": 500}}])})
     e = results.load(path)
-    told = {
-        r.model: e.why(r, "regression", "nothing decoded", method="", task="regression")
-        for r in e.runs
-    }
-    assert told == {
+    key = {"study": "regression", "task": "regression", "method": ""}
+    why = {r.model: e.why(r, key, "nothing decoded") for r in e.runs}
+    assert why == {
         "tiny-llava": "not in store: nothing decoded",
         "llava-1.5-7b": NOT_ANALYSED,
         "qwen2.5-vl-7b": NOT_ANALYSED,
@@ -396,8 +394,9 @@ def test_times_that_a_model_cannot_have_say_why(timed: Path, tmp_path: Path) -> 
     path = copied(timed, tmp_path / "r.duckdb")
     with store.connect(path) as db:
         db.execute(
-            "UPDATE runs SET config = json_merge_patch(config, ?) WHERE run_id = 'llava-1.5-7b-0'",
-            ['{"gives_scores": false}'],
+            "UPDATE numbers SET value = NULL, missing_reason = ?"
+            " WHERE run_id = 'llava-1.5-7b-0' AND method IN ('full', 'cade')",
+            [NEEDS_SCORES],
         )
         db.execute("DELETE FROM timings WHERE phase <> 'decode'")
     t = build(path, "K")

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from sdgbias.analysis.rows import KEY, AnalysisSettings
-from sdgbias.analysis.studies import regression
+from sdgbias.analysis.studies import tolerances
+from sdgbias.analysis.studies.table import STUDIES
 from sdgbias.methods.search import random_search, take
 from sdgbias.types import Task
 from tests.builders.analysis_run import OPEN, number_cell, one, run_of
@@ -28,12 +29,12 @@ def test_a_target_without_spread_in_val_has_no_scaled_error() -> None:
         split=SPLITS,
         target=TARGETS,
     )
-    assert all(np.isnan(v) for v in regression.gold_spread(cell.items).values())
-    rows = regression.rows(run_of(cell), AnalysisSettings())
+    assert all(np.isnan(v) for v in tolerances.gold_spread(cell.items).values())
+    rows = STUDIES["regression"].rows(run_of(cell), AnalysisSettings())
     scaled = one(rows, **PICK, method="full", metric="error_in_sd_micro")
     assert scaled["n"] == 0 and scaled["missing_reason"] == "not defined"
     assert (rows["value"].isna() == rows["missing_reason"].notna()).all()
-    assert regression.rows(run_of(), AnalysisSettings()).empty
+    assert STUDIES["regression"].rows(run_of(), AnalysisSettings()).empty
 
 
 def _tuned_on_the_pooled_mae():  # type: ignore[no-untyped-def]
@@ -61,7 +62,7 @@ def _tuned_on_the_pooled_mae():  # type: ignore[no-untyped-def]
     open_ = cell(OPEN)
     s, val = open_.streams(), open_.val
     found = random_search(take(s, val), open_.payoff[val], Task.REGRESSION, draws=500, seed=0)
-    return regression.rows(run_of(cell(found.params)), AnalysisSettings(draws=500))
+    return STUDIES["regression"].rows(run_of(cell(found.params)), AnalysisSettings(draws=500))
 
 
 def test_tuned_in_tolerances_no_target_pays_for_another() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sdgbias.analysis.rows import AnalysisSettings
-from sdgbias.analysis.studies.directions import wordings
+from sdgbias.analysis.studies.table import STUDIES
 from sdgbias.methods import stats
 from sdgbias.suites.paraphrases import VIEWS
 from tests.builders.analysis_run import mcq_cell, one, run_of
@@ -23,7 +23,7 @@ def test_a_wording_is_one_answer_whatever_the_number_of_places() -> None:
     share of its indicator counts wordings; one indicator says nothing about others."""
     cell = mcq_cell({"full": [A] * 40, "q_only": [C] * 40}, "A" * 40)
     extra = {view: np.array([B if view == VIEWS[3] else C, *[NOT_ASKED] * 39]) for view in VIEWS}
-    rows = wordings(run_of(replace(cell, extra=extra)), AnalysisSettings())
+    rows = STUDIES["wordings"].rows(run_of(replace(cell, extra=extra)), AnalysisSettings())
     place = {"group": "Health & Nutrition", "indicator": "wasting"}
     found = one(rows, test="T1", method="q_only", metric="share_optimistic", **place)
     expected = stats.share(np.array([1.0] * 8 + [0.0]), np.arange(9))
@@ -45,7 +45,7 @@ def test_without_the_pass_it_says_so() -> None:
     question = indicator(cell.items["indicator"].iloc[0]).question
     ours = replace(cell, items=cell.items.assign(question=question))
 
-    rows, foreign = (wordings(run_of(c), AnalysisSettings()) for c in (ours, cell))
+    rows, foreign = (STUDIES["wordings"].rows(run_of(c), AnalysisSettings()) for c in (ours, cell))
 
     assert list(rows["metric"]) == list(foreign["metric"]) == ["not_run"]
     assert rows["note"][0] == "extra pass paraphrases was not scored"

@@ -126,6 +126,7 @@ def test_the_run_is_analysed_shown_and_reported(planted: Path) -> None:
     overview = build.write_report(results, planted / "report").read_text(encoding="utf-8")
     assert "no finished run on questions about places" in overview
     assert "is the only model measured on" in overview and 'href="own.html"' in overview
+    assert "SustainBench" not in overview and "Context variables" not in overview
     page = (planted / "report" / "own.html").read_text(encoding="utf-8")
     assert "View CTX+Q is left out: no question has a context." in page
     assert "colour: red" in page and "colour: best minus worst" in page and "Share J" in page

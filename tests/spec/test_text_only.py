@@ -292,14 +292,15 @@ def test_the_regression_check_reads_what_it_says(
     assert set(judged.flips["method"]) == {"full_generated"}
 
 
-def test_there_is_nothing_to_analyse_and_nothing_to_compare(later: tuple[Path, str]) -> None:
-    """Every study rests on scores: the run is marked as analysed, and compared with no other."""
+def test_every_study_of_a_model_without_scores_has_its_reason(later: tuple[Path, str]) -> None:
+    """Every study rests on scores: the run is marked as analysed, and no number is made up."""
     results, run_id = later
     settings = AnalysisSettings(draws=20, bootstrap=100)
-    assert analyse(results, settings=settings)[run_id] == 0
-    assert store.query(
-        results, "FROM numbers WHERE run_id = ? AND study <> 'headline'", [run_id]
-    ).empty
+    analysed = analyse(results, settings=settings)[run_id]
+    rows = store.query(results, "FROM numbers WHERE run_id = ? AND study <> 'headline'", [run_id])
+    assert len(rows) == analysed and set(rows["metric"]) == {"not_run"}
+    assert set(rows["missing_reason"]) == {NEEDS_SCORES} and rows["value"].isna().all()
+    assert {"paired", "harm", "groups", "calibration", "ablation"} <= set(rows["study"])
     assert analyse(results, settings=settings)[run_id] is None
 
 

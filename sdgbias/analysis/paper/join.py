@@ -33,14 +33,11 @@ from sdgbias.analysis.paper import lines, own_rows
 from sdgbias.analysis.paper import printed as paper
 from sdgbias.analysis.paper.cells import MADE, NOT_RUN, Cell, Column, Row, Table
 from sdgbias.analysis.paper.printed import Printed, described
-from sdgbias.analysis.paper.results import KEY, PaperResults, Run, Subject, unavailable
-from sdgbias.types import GENERATED, VIEWS
+from sdgbias.analysis.paper.results import KEY, PaperResults, Run, Subject
+from sdgbias.types import GENERATED, NEEDS_SCORES, VIEWS
 
 UNTUNED = "CADE was not tuned in this run (no val rows)"
 NO_NUMBER = "no such number in this run"
-#: Studies that hold the headline metrics, and tables made from the results (numbers.py): whether a
-#: run was analysed doesn't matter to them.
-_ALWAYS = ("", "leans", "letters", "costs")
 _SCORED = {"measured", "embedded", "planted"}
 Described = Mapping[str, Any]
 
@@ -127,7 +124,8 @@ def cell(e: PaperResults, s: Subject, about: Described, line: Described, column:
     if s.run is None:
         return Cell(paper=printed, status=NOT_RUN)
     spoken = given.get("spoken", about.get("spoken")) and key["method"] in VIEWS
-    read = key | ({"method": key["method"] + GENERATED} if spoken and not s.run.scored else {})
+    silent = e.missing(s.run).get((key["task"], key["method"])) == NEEDS_SCORES
+    read = key | ({"method": key["method"] + GENERATED} if spoken and silent else {})
     row = e.row(s.run, read)
     if row is None and about.get("absent") == "blank":
         return Cell()
@@ -138,7 +136,7 @@ def cell(e: PaperResults, s: Subject, about: Described, line: Described, column:
         return Cell(float(row["value"]), n, row["ci_low"], row["ci_high"], printed, s.run.kind)
     if row is not None and row["status"]:
         return Cell(n=n, paper=printed, status=row["status"])
-    return Cell(paper=printed, status=unavailable(s.run, _lacks(e, s.run, about, given, key)))
+    return Cell(paper=printed, status=_lacks(e, s.run, about, given, key))
 
 
 def _printed(
@@ -162,10 +160,7 @@ def _lacks(
     e: PaperResults, run: Run, about: Described, given: Described, key: Mapping[str, str]
 ) -> str:
     """Why the results hold no number of this key."""
-    study = key["study"]
-    if key["method"] == "cade" and study in ("", "methods") and "lacks" not in given:
-        return f"not in store: {UNTUNED}"
+    if key["method"] == "cade" and key["study"] in ("", "methods") and "lacks" not in given:
+        return e.why(run, {**key, "study": ""}, UNTUNED)
     text = str(given.get("lacks", about.get("lacks", NO_NUMBER))).format(**key)
-    if study in _ALWAYS:
-        return f"not in store: {text}"
-    return e.why(run, study, text, method=key["method"], task=key["task"])
+    return e.why(run, key, text)

@@ -11,7 +11,7 @@ import pandas as pd
 
 from sdgbias.analysis.paper import printed as paper
 from sdgbias.analysis.paper.cells import NOT_RUN, Cell, Column, Row, cell
-from sdgbias.analysis.paper.results import KEY, PaperResults, Subject, unavailable
+from sdgbias.analysis.paper.results import KEY, PaperResults, Subject
 from sdgbias.benchmark.people_items import CHOICES, P1
 from sdgbias.methods import stats
 from sdgbias.methods.stats import Estimate
@@ -198,8 +198,8 @@ def claims(e: PaperResults, item: str) -> Iterator[Row]:
         for s in e.subjects("claims"):
             if s.model and s.model != claim["model"]:
                 continue
-            why = "not in store: CADE was not tuned in this run (no val rows)"
-            why, status = (unavailable(s.run, why), s.run.kind) if s.run else ("", NOT_RUN)
+            untuned = "CADE was not tuned in this run (no val rows)"
+            why, status = (e.why(s.run, key, untuned), s.run.kind) if s.run else ("", NOT_RUN)
             tests = ("mean" if accuracy else "all", *TESTS[Task(claim["task"])])
             rows = [e.row(s.run, key | {"test": test}) for test in tests]
             mean, *each = [Estimate.of_row(row) if row else None for row in rows]
@@ -231,7 +231,7 @@ def plain(e: PaperResults, item: str) -> Iterator[Row]:
         key = [str(value) for value in columns if value not in ("all", "")]
         where = " ".join([*key, *([f"{r['x']:g}"] if r["x"] == r["x"] else [])])
         reason = next((why for why in (r["note"], r["missing_reason"]) if why and why == why), "")
-        why = unavailable(run, f"not in store: {reason or 'no value'}")
+        why = f"not in store: {reason or 'no value'}"
         p = cell(float(r["p"]), run.kind) if r["p"] == r["p"] else Cell()
         labels = (e.label(run), str(r["task"]), str(r["metric"]), where)
         yield Row(labels, (cell(Estimate.of_row(r), run.kind, why), p))

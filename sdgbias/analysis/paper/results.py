@@ -12,11 +12,11 @@ from typing import Any
 import pandas as pd
 
 from sdgbias import store, suites
-from sdgbias.analysis.asked import gives_scores, language_model
 from sdgbias.analysis.paper import printed as paper
 from sdgbias.analysis.paper.cells import NOT_ANALYSED, NOT_RUN
 from sdgbias.benchmark.release.records import AUTHORS_REPO
 from sdgbias.errors import UsageError, one_of
+from sdgbias.suites.rows import HEADLINE
 from sdgbias.types import NEEDS_PICTURES, NEEDS_SCORES, SDG
 
 #: What identifies a number of a run, and which one is meant where nothing else is said; headline
@@ -25,6 +25,9 @@ KEY: Mapping[str, str] = {
     **{"study": "", "task": "mcq", "test": "all", "method": "full", "pillar": "all"},
     **{"indicator": "all", "versus": "", "parameter": "", "metric": "accuracy"},
 }
+#: Studies that hold the headline metrics, and tables made from the results (numbers.py): whether a
+#: run was analysed doesn't matter to them.
+WITHOUT_ANALYSIS = ("", "leans", "letters", "costs")
 #: Those that tell the numbers of one study apart.
 NAMES = tuple(KEY)[1:]
 
@@ -32,16 +35,13 @@ NAMES = tuple(KEY)[1:]
 @dataclass(frozen=True)
 class Run:
     """kind: 'measured'; 'planted' (a formula, no weights); 'embedded' (a small model trained here
-    and shipped with the repository). scored: its model gave scores of candidates; language: it was
-    shown no pictures."""
+    and shipped with the repository)."""
 
     run_id: str
     model: str
     kind: str
     benchmark_id: str
     synthetic: bool
-    scored: bool
-    language: bool
     record: Mapping[str, Any]
     config: Mapping[str, Any]
 
@@ -155,9 +155,25 @@ class PaperResults:
         rows: pd.DataFrame = self.kept(("rows", study), lambda: self.ask(sql, study=study))
         return rows
 
-    def why(self, run: Run, study: str, otherwise: str, *, method: str, task: str) -> str:
-        """The status of a cell that a study should have filled: not analysed, or the reason in the
-        study's row not_run."""
+    def missing(self, run: Run) -> Mapping[tuple[str, str], str]:
+        """(task, method) -> what the run's model lacks for its numbers, as the run was published:
+        pictures, or scores of candidates."""
+
+        def read() -> dict[str, dict[tuple[str, str], str]]:
+            stored = self.study(HEADLINE)
+            lacking = stored[stored["missing_reason"].isin([NEEDS_PICTURES, NEEDS_SCORES])]
+            reasons: dict[str, dict[tuple[str, str], str]] = {}
+            for r in lacking.to_dict("records"):
+                reasons.setdefault(r["run_id"], {})[r["task"], r["method"]] = r["missing_reason"]
+            return reasons
+
+        by_run: Mapping[str, Mapping[tuple[str, str], str]] = self.kept("missing", read)
+        return by_run.get(run.run_id, {})
+
+    def why(self, run: Run, key: Mapping[str, str], otherwise: str) -> str:
+        """Why a run has no number at a key: what its model lacks, that it wasn't analysed, the
+        reason in the study's row not_run, or ``otherwise``."""
+        study, task, method = key["study"], key["task"], key["method"]
 
         def read() -> tuple[set[str], dict[tuple[Any, ...], str]]:
             frame = self.study(study)
@@ -168,6 +184,10 @@ class PaperResults:
             notes = {(run, task, m): note for run, task, method, note in rows for m in ("", method)}
             return runs, notes
 
+        if lacks := self.missing(run).get((task, method)):
+            return f"not in store: {lacks}"
+        if study in WITHOUT_ANALYSIS:
+            return f"not in store: {otherwise}"
         runs, notes = self.kept(("notes", study), read)
         if run.run_id not in runs:
             return NOT_ANALYSED
@@ -228,17 +248,6 @@ def _run(record: Mapping[Any, Any]) -> Run:
         "planted" if record["provenance"] == "planted" else kind,
         str(record["benchmark_id"]),
         bool(config.get("synthetic", False)),
-        gives_scores(record["config"]),
-        language_model(record["config"]),
         record,
         config,
     )
-
-
-def unavailable(run: Run, why: str) -> str:
-    """A reason, or what the run's model lacks for the number: pictures (of a language model) or
-    scores (of one that gives text alone)."""
-    needs = NEEDS_PICTURES if run.language else "" if run.scored else NEEDS_SCORES
-    # not "no question with three options", which is a reason of its own
-    general = why.startswith(("not in store: no ", "not in store: CADE was not tuned"))
-    return f"not in store: {needs}" if needs and general and "question" not in why else why

@@ -7,26 +7,24 @@ Estimation and tuning use val rows only. Numbers are those that the chosen first
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
-from sdgbias.analysis.calls import Call, StudyRow, levels_of, measured
-from sdgbias.analysis.outcomes import TaskOutcome, answered, outcomes, pooled, units
+from sdgbias.analysis.calls import StudyRow, Values
+from sdgbias.analysis.outcomes import TaskOutcome, answered, outcomes, pooled
 from sdgbias.analysis.rows import AnalysisSettings, not_run
 from sdgbias.analysis.run import RunData, TaskCell
 from sdgbias.methods import baselines, tuning
 from sdgbias.methods.answers import parse_letter
 from sdgbias.methods.baselines import METHODS, Evidence
 from sdgbias.methods.cade import Bools, Floats, Ints, argmax_view
-from sdgbias.methods.stats import Kind
 from sdgbias.suites import extra_prompts
 from sdgbias.types import Task, View
 
 STUDY = "methods"
-FULL = View.FULL.value
 #: Choice of an answer that names no candidate: it counts as given and wrong.
 NO_CANDIDATE = 99
 
@@ -41,10 +39,9 @@ class MethodAnswer:
     expected: Floats | None = None
 
 
-def _calls(run: RunData, settings: AnalysisSettings) -> Iterator[Call | StudyRow]:
-    """Accuracy and accuracy_gain, or mae, interval_accuracy and mae_change, of each method under
-    each test and pooled; gain and change are paired with the run's `full`. A method that can't run
-    has one row not_run, whose note gives the reason."""
+def debiased(run: RunData, settings: AnalysisSettings) -> Iterator[TaskOutcome | StudyRow]:
+    """The answers of each test with those of every method and control, and pooled. A method that
+    can't run has one row not_run, whose note gives the reason."""
     for task in Task:
         cells = run.of(task)
         if not any(cell.test_rows.any() for cell in cells):
@@ -52,9 +49,33 @@ def _calls(run: RunData, settings: AnalysisSettings) -> Iterator[Call | StudyRow
         absent = {name: why for name in METHODS if (why := _why_not(name, cells))}
         for name, why in absent.items():
             yield not_run(STUDY, why, task=task.value, method=name)
-        found = [answers(cell, settings, tuple(absent)) for cell in cells]
-        for outcome, notes, expected in _pools(cells, found, settings):
-            yield from _measured(outcome, notes, expected)
+        done = []
+        for cell, o in zip(cells, outcomes(cells), strict=True):
+            found = answers(cell, settings, tuple(absent))
+            for method, a in found.items():
+                o = answered(o, cell, method, a.choice)
+            chances = {
+                m: a.expected[cell.test_rows] for m, a in found.items() if a.expected is not None
+            }
+            notes = {m: a.note for m, a in found.items()}
+            done.append(replace(o, notes=notes, more=chances))
+        yield from done
+        whole = pooled(done)
+        notes = {m: note for m, note in done[0].notes.items() if m in whole.hit}
+        for m in notes:
+            if m in METHODS and METHODS[m].tuned:
+                notes[m] = f"{METHODS[m].title}; {_tuned(settings)}, each test by itself"
+        yield replace(whole, notes=notes)
+
+
+def noted(o: TaskOutcome) -> Iterable[str]:
+    """The methods and controls, without the views."""
+    return o.notes
+
+
+def expected(o: TaskOutcome, method: str) -> Values:
+    """The probability of a right answer, of methods that draw at random."""
+    return {"expected_accuracy": o.more[method]} if method in o.more else {}
 
 
 def evidence(cell: TaskCell) -> Evidence:
@@ -165,57 +186,6 @@ def _first_token(cell: TaskCell) -> Ints:
     return np.where(asked, choice, -1)
 
 
-# ----------------------------------------------------------------------
-# measuring
-
-
-def _pools(
-    cells: Sequence[TaskCell],
-    found: Sequence[Mapping[str, MethodAnswer]],
-    settings: AnalysisSettings,
-) -> Iterator[tuple[TaskOutcome, dict[str, str], dict[str, Floats]]]:
-    """(test rows, notes, expected (n,) by method) per test, then of all tests pooled."""
-    done, chances = [], []
-    for cell, o, own in zip(cells, outcomes(cells), found, strict=True):
-        for method, a in own.items():
-            o = answered(o, cell, method, a.choice)
-        test = cell.test_rows
-        done.append(o)
-        chances.append({m: a.expected[test] for m, a in own.items() if a.expected is not None})
-        yield o, {m: a.note for m, a in own.items()}, chances[-1]
-    notes = {m: a.note for m, a in found[0].items() if all(m in own for own in found)}
-    for m in notes:
-        if m in METHODS and METHODS[m].tuned:
-            notes[m] = f"{METHODS[m].title}; {_tuned(settings)}, each test by itself"
-    expected = {m: np.concatenate([c[m] for c in chances]) for m in chances[0] if m in notes}
-    yield pooled(done), notes, expected
-
-
-def _measured(
-    o: TaskOutcome, notes: Mapping[str, str], expected: Mapping[str, Floats]
-) -> Iterator[Call]:
-    levels = levels_of(o.items)
-    for method, note in notes.items():
-        if o.task is Task.REGRESSION:
-            error = o.error[method]
-            each: list[tuple[str, Kind, Floats]] = [
-                ("mae", "amount", error),
-                ("interval_accuracy", "share", o.hit[method]),
-                ("mae_change", "mean", error - o.error[FULL]),
-            ]
-        else:
-            each = [
-                ("accuracy", "share", o.hit[method]),
-                ("accuracy_gain", "difference", o.hit[method] - o.hit[FULL]),
-            ]
-        if method in expected:
-            each.append(("expected_accuracy", "fraction", expected[method]))
-        columns, clusters = o.columns(method, note=note), units(o, method)
-        for metric, kind, values in each:
-            versus = FULL if metric.endswith(("_gain", "_change")) else ""
-            yield Call(columns | {"versus": versus}, levels, {metric: values}, clusters, kind)
-
-
 def _tuned(settings: AnalysisSettings) -> str:
     return f"tuned on val, {settings.draws:,} draws"
 
@@ -227,6 +197,3 @@ def _listed(settings: Mapping[str, object]) -> str:
         return f"{value:.4g}" if isinstance(value, float) else str(value)
 
     return ", ".join(f"{name}={said(value)}" for name, value in settings.items())
-
-
-rows = measured(STUDY, _calls)

@@ -1,6 +1,5 @@
-"""Studies of the direction of answers: 'directions' (Fig. 4), with the contribution of picture and
-context (Fig. 5); 'perturbation' (Table J), with options reversed, shuffled or labelled differently;
-'wordings', over the wordings of each indicator's question.
+"""The direction of answers (Fig. 4), also with options reversed, shuffled or labelled differently
+(Table J), and over the wordings of each indicator's question.
 
 Options ascend in value; an indicator's polarity defines the good end. Shares cover questions with
 three options; those with two have no middle and are reported separately. ``answered_*`` cover the
@@ -14,13 +13,13 @@ context has no value; the number of distinct prompts is reported beside them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
 
-from sdgbias.analysis import outcomes as answers
-from sdgbias.analysis.calls import Call, StudyRow, distinct, levels_of, measured
+from sdgbias.analysis.calls import StudyRow, Values
+from sdgbias.analysis.outcomes import TaskOutcome
 from sdgbias.analysis.rows import AnalysisSettings, not_run
 from sdgbias.analysis.run import RunData, TaskCell
 from sdgbias.methods.cade import Floats, Ints, argmax_view
@@ -28,7 +27,7 @@ from sdgbias.raw.indicators import DIRECTIONS, POLARITIES, directions
 from sdgbias.suites import extra_prompts, paraphrases
 from sdgbias.types import OPTION_LETTERS, Task, View
 
-STUDY, PERTURBATION, WORDINGS = "directions", "perturbation", "wordings"
+PERTURBATION, WORDINGS = "perturbation", "wordings"
 #: Questions with two options have no middle.
 ENDS = (DIRECTIONS[0], DIRECTIONS[2])
 #: Parameter of the rows of 'perturbation' -> kind of extra prompt ('' = the Q-only view).
@@ -77,111 +76,99 @@ def invalid(cell: TaskCell, view: View) -> Floats:
     return np.where((code < 0) | silent[np.maximum(code, 0)], _NAN, wrong.astype(float))
 
 
-def _calls(run: RunData, settings: AnalysisSettings) -> Iterator[Call | StudyRow]:
-    """Shares per pillar, indicator, view (and CADE) and test; distinct prompts; accuracy of Full
-    minus that of a view without the picture (the picture's contribution) or without the context."""
-    cells = answers.reportable(run, Task.MCQ)
-    for o, mine in zip(answers.pools(run, Task.MCQ), [*([c] for c in cells), cells], strict=False):
-        levels = levels_of(o.items)
-        for method, choice in o.choice.items():
-            columns, unit = o.columns(method), [answers.unit(o, method)]
-            three, two = directed(o.items, choice), directed(o.items, choice, 2)
-            yield Call(columns, levels, _shares(three) | _shares(two, ENDS, "_two_option"), unit)
-            if method != answers.CADE:
-                off = np.concatenate([invalid(c, View(method))[c.test_rows] for c in mine])
-                off = np.where(np.isnan(three), _NAN, off)
-                says = {f"answered_{d}": share_of(three, d) * (1 - off) for d in DIRECTIONS}
-                yield Call(columns, levels[:2], says | {"answered_invalid": off}, unit)
-        full = View.FULL.value
-        for view in (View.CTX_Q.value, View.IMG_Q.value):
-            if view in o.hit:
-                gap, units = {"accuracy_gain": o.hit[full] - o.hit[view]}, answers.units(o, view)
-                columns = o.columns(full, versus=view)
-                yield Call(columns, levels, gap, units, "difference", tested=True)
-        prompt = answers.prompts(o.items)
-        yield from distinct(STUDY, levels, prompt, o.columns(View.Q_ONLY.value))
+def of_three(o: TaskOutcome, method: str) -> Values:
+    """Shares of directions among questions with three options."""
+    return _shares(directed(o.items, o.choice[method]))
 
 
-def _perturbed(run: RunData, settings: AnalysisSettings) -> Iterator[Call | StudyRow]:
-    """Shares of Q-only answers per order of options (parameter) and share_optimistic_two_option,
-    test split; an answer counts as the option whose text was at the chosen position, so that a lean
-    towards a position shows as a change. One row not_run without the extra prompts table_j."""
+def of_both(o: TaskOutcome, method: str) -> Values:
+    """Shares of directions among questions with three options, and among those with two."""
+    two = directed(o.items, o.choice[method], 2)
+    return of_three(o, method) | _shares(two, ENDS, "_two_option")
+
+
+def of_orders(o: TaskOutcome, method: str) -> Values:
+    """As `of_both`; of questions with two options one share says all."""
+    shares = of_both(o, method)
+    return {
+        name: values for name, values in shares.items() if name != "share_pessimistic_two_option"
+    }
+
+
+def of_ends(o: TaskOutcome, method: str) -> Values:
+    """Shares of the two ends; nothing of numbers."""
+    return {} if method in o.error else _shares(directed(o.items, o.choice[method]), ENDS)
+
+
+def answered(o: TaskOutcome, method: str) -> Values:
+    """Shares of directions and of answers whose first token is no letter of the question."""
+    says = directed(o.items, o.choice[method])
+    off = np.concatenate([invalid(cell, View(method))[cell.test_rows] for cell in o.cells])
+    off = np.where(np.isnan(says), _NAN, off)
+    shares = {f"answered_{d}": share_of(says, d) * (1 - off) for d in DIRECTIONS}
+    return shares | {"answered_invalid": off}
+
+
+def orders(run: RunData, settings: AnalysisSettings) -> Iterator[TaskOutcome | StudyRow]:
+    """Q-only answers of the test split per order of options (parameter); an answer counts as the
+    option whose text was at the chosen position, so that a lean towards a position shows as a
+    change. One row not_run without the extra prompts table_j."""
     cell = run.cells.get((Task.MCQ, extra_prompts.TABLE_J_TEST))
     if cell is None:
         return
-    common = {"test": cell.test.value, "method": View.Q_ONLY.value}
     if not any(view in cell.extra for view in ORDERS.values()):
-        yield not_run(PERTURBATION, "extra pass table_j was not scored", **common)
+        yield _lacking(PERTURBATION, cell, "extra pass table_j was not scored")
         return
     seed = int(run.run.get("seed") or 0)
     for order, view in ORDERS.items():
-        if not view or view in cell.extra:
-            columns = common | {"parameter": order}
-            yield from _of_order(cell, view, seed, columns)
+        if view and view not in cell.extra:
+            continue
+        shown = extra_prompts.orders(cell.items, view, seed)
+        choice = argmax_view(cell.extra[view] if view else cell.logits[View.Q_ONLY], cell.present)
+        content = np.where(choice >= 0, shown[np.arange(len(choice)), np.maximum(choice, 0)], -1)
+        use = cell.test_rows & np.any(
+            [~np.isnan(directed(cell.items, content, many)) for many in (2, 3)], axis=0
+        )
+        items = cell.items.loc[use].reset_index(drop=True)
+        texts = items["question"] + "\x1f" + items["options"] + "\x1f"
+        texts += pd.Series([str(o) for o in shown[use].tolist()])
+        yield _of_prompts(cell, items, content[use], pd.factorize(texts)[0], {"parameter": order})
 
 
-def _of_order(
-    cell: TaskCell, view: str, seed: int, columns: Mapping[str, object]
-) -> Iterator[Call | StudyRow]:
-    shown = extra_prompts.orders(cell.items, view, seed)
-    choice = argmax_view(cell.extra[view] if view else cell.logits[View.Q_ONLY], cell.present)
-    content = np.where(choice >= 0, shown[np.arange(len(choice)), np.maximum(choice, 0)], -1)
-    three, two = directed(cell.items, content), directed(cell.items, content, 2)
-    use = cell.test_rows & ~(np.isnan(three) & np.isnan(two))
-    items = cell.items.loc[use].reset_index(drop=True)
-    order = pd.Series([str(o) for o in shown[use].tolist()])
-    texts = items["question"] + "\x1f" + items["options"] + "\x1f" + order
-    prompt, levels = pd.factorize(texts)[0].astype(np.int64), levels_of(items)
-    values = _shares(three[use]) | _shares(two[use], ENDS[1:], "_two_option")
-    yield Call(columns, levels, values, [prompt])
-    yield from distinct(PERTURBATION, levels, prompt, columns)
-
-
-def _worded(run: RunData, settings: AnalysisSettings) -> Iterator[Call | StudyRow]:
-    """Shares of Q-only prompts of three options, the eight paraphrases of each indicator's question
-    (extra prompts `paraphrases`) beside its own wording: every wording with its options counts
-    once. ``share_...`` of a pillar, or of all, has the wider of the interval over indicators and
-    that over prompts, so that it holds for other indicators and other wordings; that of one
-    indicator, and ``wordings_share_...``, hold for other wordings only. distinct_prompts and
-    distinct_indicators; one row not_run without the extra prompts."""
+def wordings(run: RunData, settings: AnalysisSettings) -> Iterator[TaskOutcome | StudyRow]:
+    """Q-only answers to the eight paraphrases of each indicator's question (extra prompts
+    `paraphrases`) and to its own wording, where a paraphrase was answered: every wording with its
+    options counts once. One row not_run without the extra prompts."""
     cell = run.cells.get((Task.MCQ, extra_prompts.TABLE_J_TEST))
     if cell is None:
         return
-    common = {"test": cell.test.value, "method": View.Q_ONLY.value}
-    if not any(view in cell.extra for view in paraphrases.VIEWS):
+    views = [view for view in paraphrases.VIEWS if view in cell.extra]
+    if not views:
         asked = paraphrases.asked(cell.items).any()
         foreign = "no question is worded as in indicators.yaml"
-        note = "extra pass paraphrases was not scored" if asked else foreign
-        yield not_run(WORDINGS, note, **common)
+        why = "extra pass paraphrases was not scored" if asked else foreign
+        yield _lacking(WORDINGS, cell, why)
         return
-    prompts = _prompts(cell)
-    values = _shares(prompts["says"].to_numpy())
-    prompt = np.arange(len(prompts))
-    indicator = pd.factorize(prompts["indicator"], sort=True)[0].astype(np.int64)
-    levels = levels_of(prompts)
-    yield Call(common, levels[:2], values, [indicator, prompt])
-    yield Call(common, levels[2:], values, [prompt])
-    same = {f"wordings_{metric}": value for metric, value in values.items()}
-    yield Call(common, levels[:2], same, [prompt])
-    for metric, unit in (("distinct_prompts", prompt), ("distinct_indicators", indicator)):
-        yield from distinct(WORDINGS, levels, unit, common, metric)
-
-
-def _prompts(cell: TaskCell) -> pd.DataFrame:
-    """pillar, indicator, says (as `directed`) of every distinct answered prompt with three options
-    and a direction: the paraphrases, and the reference wording where a paraphrase was answered."""
-    choices = [
-        argmax_view(cell.extra[v], cell.present) for v in paraphrases.VIEWS if v in cell.extra
-    ]
+    choices = [argmax_view(cell.extra[view], cell.present) for view in views]
     other = np.any([choice >= 0 for choice in choices], axis=0)
     own = argmax_view(cell.logits[View.Q_ONLY], cell.present)
-    answered = []
-    for choice in (*choices, np.where(other, own, -1)):
-        says = cell.items[["pillar", "indicator"]].assign(says=directed(cell.items, choice))
-        answered.append(says[says["says"].notna()])
-    return pd.concat(answered, ignore_index=True)
+    choices.append(np.where(other, own, -1))
+    says = [~np.isnan(directed(cell.items, choice)) for choice in choices]
+    items = pd.concat([cell.items[rows] for rows in says], ignore_index=True)
+    choice = np.concatenate([c[rows] for c, rows in zip(choices, says, strict=True)])
+    yield _of_prompts(cell, items, choice, np.arange(len(items)), {})
 
 
-rows = measured(STUDY, _calls, lambda r: r["metric"] == "accuracy_gain" or None)
-perturbation = measured(PERTURBATION, _perturbed)
-wordings = measured(WORDINGS, _worded)
+def _of_prompts(
+    cell: TaskCell, items: pd.DataFrame, choice: Ints, prompt: Ints, at: dict[str, object]
+) -> TaskOutcome:
+    indicator = pd.factorize(items["indicator"], sort=True)[0].astype(np.int64)
+    more = {"prompt": prompt.astype(np.int64), "indicator": indicator}
+    by_method = {View.Q_ONLY.value: choice}
+    return TaskOutcome(
+        cell.task, cell.test.value, items, prompt, by_method, {}, {}, [cell], at=at, more=more
+    )
+
+
+def _lacking(study: str, cell: TaskCell, why: str) -> StudyRow:
+    return not_run(study, why, test=cell.test.value, method=View.Q_ONLY.value)

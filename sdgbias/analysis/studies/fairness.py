@@ -21,7 +21,7 @@ disparity is Holm-corrected over the methods and attributes of its prompt.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,17 +29,17 @@ import numpy as np
 import pandas as pd
 
 from sdgbias import store
-from sdgbias.analysis.rows import AnalysisSettings, not_run, row, table
-from sdgbias.analysis.run import list_matrix
+from sdgbias.analysis.calls import Level, StudyRow, Values
+from sdgbias.analysis.outcomes import TaskOutcome
+from sdgbias.analysis.rows import AnalysisSettings, not_run
+from sdgbias.analysis.run import RunData, list_matrix
 from sdgbias.benchmark.people_items import CANDIDATES, CHOICE, CHOICES
 from sdgbias.methods import baselines, cade, search, stats, tuning
 from sdgbias.methods.baselines import METHODS, Evidence, Method
 from sdgbias.methods.cade import Bools, Floats, Ints
 from sdgbias.raw.facet import GROUPS, SELECTED
-from sdgbias.suites.facet import NONE_RIGHT
 from sdgbias.suites.facet_groups import PAIRS
-from sdgbias.suites.rows import FEWER
-from sdgbias.types import CadeParams, Task, View
+from sdgbias.types import CadeParams, Task
 
 STUDY, FULL, AT_RECALL = "fairness", "full_argmax", "@recall"
 #: Baselines that need only Full and Q-only, without duplicates: with Q-only as CTX+Q, other
@@ -106,13 +106,6 @@ class MethodScores:
 
     score: Floats
     note: str
-
-
-def rows(results: Path, run_id: str, settings: AnalysisSettings) -> pd.DataFrame:
-    """Study rows of one run: recall (by group), false_yes_rate and accuracy_balanced of each method
-    and prompt, disparity, and against Full recall_change and disparity_change (of its size), both
-    paired. A method that can't run has one row not_run."""
-    return table(r for question in load(results, run_id) for r in question_rows(question, settings))
 
 
 def load(results: Path, run_id: str) -> list[ChoiceQuestions]:
@@ -254,102 +247,87 @@ def _listed(values: Mapping[str, float]) -> str:
 
 
 # ----------------------------------------------------------------------
-# measuring
+# what the calls of table.py measure
 
 
-def question_rows(question: ChoiceQuestions, settings: AnalysisSettings) -> list[dict[str, object]]:
-    """All rows of one prompt."""
+def questions(run: RunData, settings: AnalysisSettings) -> Iterator[TaskOutcome | StudyRow]:
+    """The test rows of each single-choice prompt with the answers of every method (hit: yes); a row
+    not_run of each method that can't run."""
+    for question in load(run.results, run.run_id) if run.results else ():
+        yield from outcome(question, settings)
+
+
+def outcome(
+    question: ChoiceQuestions, settings: AnalysisSettings
+) -> Iterator[TaskOutcome | StudyRow]:
+    """One prompt's answers, as `questions`."""
     choice, notes, absent = answers(question, settings)
-    base = {"task": CHOICE, "test": question.test}
-    made = [not_run(STUDY, why, **base, method=name) for name, why in absent.items()]
+    for name, why in absent.items():
+        yield not_run(STUDY, why, task=CHOICE, test=question.test, method=name)
     test = ~question.val
-    right, wrong = test & question.asked_right, test & ~question.asked_right
     pictures, prompts = (
         stats.codes(question.items[name].to_numpy(dtype=str))[0] for name in ("image_id", "asked")
     )
     hits = {name: np.where(c < 0, np.nan, (c == YES).astype(float)) for name, c in choice.items()}
-    for name, yes in hits.items():
-        own = {**base, "method": name, "note": notes[name]}
-        place = prompts if name == View.Q_ONLY.value else pictures
-        correct = np.where(np.isnan(yes), np.nan, (choice[name] == question.gold).astype(float))
-        made.append(row(STUDY, "recall", stats.share(yes[right], place[right]), **own))
-        if wrong.any() and right.any():
-            made.append(row(STUDY, "false_yes_rate", stats.share(yes[wrong], place[wrong]), **own))
-            balanced = stats.macro(correct[test], question.gold[test], place[test], "share")
-            made.append(row(STUDY, "accuracy_balanced", balanced, **own))
-        if name != FULL:
-            paired = stats.paired(yes[right] - hits[FULL][right], place[right], "difference")
-            made.append(
-                row(STUDY, "recall_change", paired.estimate, versus=FULL, **own, p=paired.p)
-            )
-    changes: list[dict[str, object]] = []
-    for attribute in GROUPS:
-        units = {False: pictures[right], True: prompts[right]}
-        for r in _by_group(attribute, question.items[right], hits, right, units, settings):
-            both = (notes[str(r["method"])], str(r["note"]))
-            r |= {**base, "note": "; ".join(part for part in both if part)}
-            (changes if r["metric"] == "disparity_change" else made).append(r)
-    adjusted = stats.holm(np.array([r["p"] for r in changes], dtype=float))
-    for r, p in zip(changes, adjusted, strict=True):
-        r["p_adjusted"] = float(p)
-    return made + changes
+    yield TaskOutcome(
+        CHOICE,
+        question.test,
+        question.items[test].reset_index(drop=True),
+        pictures[test],
+        {name: c[test] for name, c in choice.items()},
+        {name: yes[test] for name, yes in hits.items()},
+        {},
+        notes=notes,
+        more={"prompt": prompts[test], "gold": question.gold[test]},
+    )
 
 
-def _by_group(
-    attribute: str,
-    items: pd.DataFrame,
-    hits: Mapping[str, Floats],
-    rows: Bools,
-    units: Mapping[bool, Ints],
-    settings: AnalysisSettings,
-) -> Iterator[dict[str, object]]:
-    """Recall of each group, the disparity of the attribute's pair, and its change against Full, for
-    every method. units: the pictures, and (True) the prompts that answers without a picture
-    share."""
-    of = items[attribute].to_numpy(dtype=str)
-    one, other = PAIRS[attribute]
-    apart = {"attribute": attribute, "group": one, "other": other}
-    groups = GROUPS[attribute]
-    code = np.full(len(of), -1, dtype=np.int64)
+def others(o: TaskOutcome) -> list[str]:
+    return [name for name in o.choice if name != FULL]
+
+
+def recall(o: TaskOutcome, method: str) -> Values:
+    """Yes to questions about the annotated class."""
+    return {"recall": np.where(o.more["gold"] == YES, o.hit[method], np.nan)}
+
+
+def false_yes(o: TaskOutcome, method: str) -> Values:
+    """Yes to questions about a wrong class, where there are both kinds of question."""
+    wrong = (o.more["gold"] != YES) & _both_kinds(o)
+    return {"false_yes_rate": np.where(wrong, o.hit[method], np.nan)}
+
+
+def balanced(o: TaskOutcome, method: str) -> Values:
+    """Right answers, where there are both kinds of question."""
+    correct = (o.choice[method] == o.more["gold"]).astype(float)
+    return {"accuracy_balanced": np.where(np.isnan(o.hit[method]), np.nan, correct)}
+
+
+def _both_kinds(o: TaskOutcome) -> bool:
+    return len(set(o.more["gold"])) == 2
+
+
+def kinds_of_question(o: TaskOutcome) -> Iterator[Level]:
+    """About the annotated class, about a wrong one; none where there is only one kind."""
+    if _both_kinds(o):
+        yield Level(o.more["gold"], ({}, {}))
+
+
+def by_group(o: TaskOutcome) -> Iterator[Level]:
+    """By each attribute the questions about the annotated class of each group."""
+    for attribute, groups in GROUPS.items():
+        yield _people(o, attribute, groups)
+
+
+def by_pair(o: TaskOutcome) -> Iterator[Level]:
+    """By each attribute the two groups that the paper compares."""
+    for attribute, pair in PAIRS.items():
+        yield replace(_people(o, attribute, pair), pair=pair)
+
+
+def _people(o: TaskOutcome, attribute: str, groups: Sequence[str]) -> Level:
+    of, code = o.items[attribute].to_numpy(dtype=str), np.full(len(o.items), -1, dtype=np.int64)
     for i, group in enumerate(groups):
-        code[of == group] = i
-    for name, yes in hits.items():
-        recall, unit = stats.ValueColumn("recall", yes[rows]), units[_blind(name)]
-        (table,) = stats.measure([recall], code, len(groups), [unit], smallest=stats.SMALLEST)
-        for i, group in enumerate(groups):
-            e = table.estimate(i)
-            more = {"missing_reason": FEWER} if np.isnan(e.value) else {}
-            yield row(STUDY, "recall", e, method=name, attribute=attribute, group=group, **more)
-    pair = np.isin(of, [one, other])
-    n = min(int((of == g).sum()) for g in (one, other))
-    nothing = stats.nothing(n)
-    if n < stats.SMALLEST:
-        few = {**apart, "missing_reason": FEWER}
-        yield from (row(STUDY, "disparity", nothing, method=name, **few) for name in hits)
-        return
-    values = np.column_stack([yes[rows][pair] for yes in hits.values()])
-    sign = 1.0 if one < other else -1.0  # groups are sorted by name
-    at = np.full(len(hits), list(hits).index(FULL))
-    tables = {}
-    for blind in sorted({_blind(name) for name in hits}):
-        means = stats.group_means(
-            values, of[pair], units[blind][pair], draws=settings.bootstrap, seed=settings.seed
-        )
-        found = stats.disparity(means, lambda v: sign * (v[..., 0] - v[..., 1]) + 0.0)
-        tables[blind] = found, stats.disparity_change(found.take(at), found)
-    for j, name in enumerate(hits):
-        found, change = tables[_blind(name)]
-        if not values[:, j].any():  # never right about anyone: 0 would read as fairness
-            none = {**apart, "missing_reason": NONE_RIGHT}
-            yield row(STUDY, "disparity", nothing, method=name, **none)
-            continue
-        own = {"method": name, **apart}
-        e = replace(found.estimate(j), n=n)
-        yield row(STUDY, "disparity", e, **own, p=float(found.p[j]))
-        if name != FULL and values[:, at[0]].any():
-            e = replace(change.estimate(j), n=n)
-            yield row(STUDY, "disparity_change", e, versus=FULL, **own, p=float(change.p[j]))
-
-
-def _blind(method: str) -> bool:
-    return method == View.Q_ONLY.value
+        code[(of == group) & (o.more["gold"] == YES)] = i
+    columns = [{"attribute": attribute, "group": group} for group in groups]
+    return Level(code, columns, stats.SMALLEST, declared=True)

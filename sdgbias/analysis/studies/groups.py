@@ -1,30 +1,25 @@
-"""Study 'groups': accuracy for different places, the disparities between them, and whether CADE
-narrows these.
-
-By country, by urban and rural, by wealth tercile, by the last two combined, and by whether the
-picture shows a street photo; in a suite of custom questions by each of its group columns. A group
-of fewer than 20 rows has no value.
+"""Groupings of answers about places: by country, by urban and rural, by wealth tercile, by the last
+two combined, and by whether the picture shows a street photo; of custom questions by each of their
+group columns; of numbers by target; by divergence. A group of fewer than 20 places has no value.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import reduce
 
 import numpy as np
 import pandas as pd
 
 from sdgbias.analysis import outcomes as answers
-from sdgbias.analysis.calls import Call, Level, StudyRow, grouping, measured
+from sdgbias.analysis.calls import Level, grouping, whole
 from sdgbias.analysis.outcomes import CADE, TaskOutcome
-from sdgbias.analysis.rows import AnalysisSettings, row
+from sdgbias.analysis.rows import AnalysisSettings
 from sdgbias.analysis.run import RunData, group_columns
-from sdgbias.analysis.studies.directions import ENDS, directed, share_of
-from sdgbias.methods import metrics, stats
-from sdgbias.suites.rows import FEWER
+from sdgbias.methods import stats
 from sdgbias.types import Task
 
-STUDY = "groups"
 METHODS = ("full", CADE, "q_only")
 #: Groupings, and whether they are shown per context test too (countries only pooled: there are
 #: dozens).
@@ -42,81 +37,25 @@ PAIRS = {
     "photo": ("with photo", "without photo"),
 }
 _URBAN = {"U": "urban", "R": "rural"}
+#: Groups of equal size by divergence.
+FIFTHS = 5
 
 
-def _calls(run: RunData, settings: AnalysisSettings) -> Iterator[Call | StudyRow]:
-    """Accuracy and answer direction (numbers: MAE and interval accuracy per target) by group,
-    disparities and their change."""
+def about_places(run: RunData, settings: AnalysisSettings) -> Iterator[TaskOutcome]:
+    """All answers by test and pooled. Custom questions have one context test, which the pool
+    repeats: their tests would count twice."""
     for task in Task:
         pools = answers.pools(run, task)
-        if pools and (columns := group_columns(pools[-1].items)):
-            # such a suite has one context test, which the pool repeats: Holm counts each test once
-            for by in columns:
-                level = level_of(pd.DataFrame(columns), by)
-                yield from _by_choice(pools[-1], level, list(pools[-1].hit))
-                yield from _apart(by, level, pools[-1:], settings)
-            continue
-        for o in pools:
-            for by, per_test in GROUPINGS.items():
-                if per_test or o.test == "all":
-                    yield from _by_group(o, by)
-        yield from _disparities(pools, settings)
+        custom = pools and group_columns(pools[-1].items)
+        yield from pools[-1:] if custom else pools
 
 
-def _family(r: StudyRow) -> str | None:
-    return str(r["metric"]) if r["metric"] in ("disparity", "disparity_change") else None
+def methods(o: TaskOutcome) -> Iterable[str]:
+    """The methods that are shown by group; of custom questions all."""
+    return o.choice if group_columns(o.items) else METHODS
 
 
-def level_of(items: pd.DataFrame, by: str, *, per_target: bool = False) -> Level:
-    """The grouping by ``by``, a column of the items or several joined with ' x '; rows with an
-    unknown value ('') have no group. per_target: of the numbers of each target."""
-    columns = [items[name].replace(_URBAN if name == "urban" else {}) for name in by.split(" x ")]
-    known = np.logical_and.reduce([column != "" for column in columns])
-    keys = reduce(lambda one, other: one + " x " + other, columns)
-    if per_target:
-        keys += "\t" + items["target"].where(items["target"] != "")
-
-    def named(key: str) -> dict[str, str]:
-        return {"attribute": by, **dict(zip(("group", "indicator"), key.split("\t"), strict=False))}
-
-    return grouping(keys.where(known), named, stats.SMALLEST)
-
-
-def _by_choice(o: TaskOutcome, level: Level, methods: Sequence[str]) -> Iterator[Call]:
-    for m in methods:
-        says = directed(o.items, o.choice[m])
-        values = {"accuracy": o.hit[m]} | {f"share_{d}": share_of(says, d) for d in ENDS}
-        yield Call(o.columns(m), [level], values, [answers.unit(o, m)])
-
-
-def _by_group(o: TaskOutcome, by: str) -> Iterator[Call]:
-    methods = [m for m in METHODS if m in o.hit]
-    if o.task is Task.MCQ:
-        yield from _by_choice(o, level_of(o.items, by), methods)
-        return
-    levels = [level_of(o.items, by, per_target=True)]
-    for m in methods:
-        units, columns = answers.units(o, m), o.columns(m)
-        yield Call(columns, levels, {"interval_accuracy": o.hit[m]}, units)
-        yield Call(columns, levels, {"mae": o.error[m]}, units, "amount")
-
-
-def _disparities(found: Sequence[TaskOutcome], settings: AnalysisSettings) -> Iterator[StudyRow]:
-    for by, per_test in GROUPINGS.items():
-        mine = [o for o in found if per_test or o.test == "all"]
-        single = [o for o in mine if o.test != "all"]
-        # if all tests have the same questions, batch them as columns that share the bootstrap draws
-        alike = single and all(
-            o.items["item_id"].equals(single[0].items["item_id"]) for o in single
-        )
-        batches = [single, [o for o in mine if o.test == "all"]] if alike else [[o] for o in mine]
-        for batch in batches:
-            if batch:
-                level = level_of(batch[0].items, by)
-                yield from _apart(by, level, batch, settings, PAIRS.get(by))
-
-
-def _compared(o: TaskOutcome) -> list[str]:
+def compared(o: TaskOutcome) -> list[str]:
     """The methods whose groups are compared: Full and CADE; where no question has a picture, the
     view with most evidence."""
     answered = [m for m in o.hit if not np.isnan(o.hit[m]).all()]
@@ -124,52 +63,87 @@ def _compared(o: TaskOutcome) -> list[str]:
     return [m for m in ("full", CADE) if m in answered] or without[:1]
 
 
-def _apart(
-    by: str,
-    level: Level,
-    batch: Sequence[TaskOutcome],
-    settings: AnalysisSettings,
-    pair: tuple[str, str] | None = None,
-) -> Iterator[StudyRow]:
-    known = level.code >= 0
-    names = [str(columns["group"]) for columns in level.columns]
-    columns = [(o, m) for o in batch for m in _compared(o)]
-    if len(names) < 2 or not columns:
+def attributes(o: TaskOutcome, *, per_target: bool = False) -> Iterator[Level]:
+    """By every attribute of places, or by every group column of custom questions."""
+    if columns := group_columns(o.items):
+        yield from (level_of(pd.DataFrame(columns), by) for by in columns)
         return
-    values = np.stack([o.hit[m][known] for o, m in columns], axis=1)
-    code, place = level.code[known], batch[0].place[known]
-    means = stats.group_means(values, code, place, draws=settings.bootstrap, seed=settings.seed)
-    for (group, other), reduction in _reductions(by, pair, names).items():
-        d = stats.disparity(means, reduction)
-        of = "accuracy" if batch[0].task is Task.MCQ else "interval accuracy"
-        about = {"attribute": by, "group": group, "other": other}
-        for i, (o, m) in enumerate(columns):
-            more = o.columns(m, **about, p=float(d.p[i]), note=f"of {of}")
-            yield row(STUDY, "disparity", d.estimate(i), **more, **_reason(d.estimate(i)))
-            if m == CADE:  # the column before it is Full's
-                change = stats.disparity_change(d.take([i - 1]), d.take([i]))
-                more = o.columns(m, versus="full", **about, p=float(change.p[0]))
-                more["note"] = "below 0: CADE narrows it"
-                e = change.estimate()
-                yield row(STUDY, "disparity_change", e, **more, **_reason(e))
+    for by, per_test in GROUPINGS.items():
+        if per_test or o.test == "all":
+            yield replace(level_of(o.items, by, per_target=per_target), pair=PAIRS.get(by))
 
 
-def _reason(e: stats.Estimate) -> dict[str, object]:
-    return {"missing_reason": FEWER} if np.isnan(e.value) else {}
+def shown(o: TaskOutcome) -> Iterator[Level]:
+    """As `attributes`; of numbers those of each target."""
+    if o.task == Task.REGRESSION:
+        yield from attributes(o, per_target=True)
+    else:
+        yield from o.grouped(attributes)
 
 
-def _reductions(
-    by: str, pair: tuple[str, str] | None, names: Sequence[str]
-) -> dict[tuple[str, str], Callable[[np.ndarray], np.ndarray]]:
-    """(group, other) -> their difference, of the means of the groups ``names``."""
-    differences: dict[tuple[str, str], Callable[[np.ndarray], np.ndarray]] = {}
-    # of two groups max minus min is the size of their difference
-    if pair is None or by not in ("urban", "photo"):
-        differences["max", "min"] = metrics.max_min
-    if pair is not None and set(pair) <= set(names):
-        i, j = (names.index(name) for name in pair)
-        differences[pair] = lambda v: metrics.difference(v, i, j)
-    return differences
+def sampled(o: TaskOutcome, method: str, versus: str) -> tuple[str, ...]:
+    return answers.unit(o, method) if o.task == Task.MCQ else answers.units(o, method)
 
 
-rows = measured(STUDY, _calls, _family)
+def level_of(items: pd.DataFrame, by: str, *, per_target: bool = False) -> Level:
+    """The grouping by ``by``, a column of the items or several joined with ' x '; rows with an
+    unknown value ('') have no group. per_target: of the numbers of each target."""
+    names = by.split(" x ")
+    columns = [items[name] for name in names]
+    known = np.logical_and.reduce([column != "" for column in columns])
+    keys = reduce(lambda one, other: one + " x " + other, columns)
+    if per_target:
+        keys += "\t" + items["target"].where(items["target"] != "")
+
+    def named(key: str) -> dict[str, str]:
+        group, *target = key.split("\t")
+        parts = zip(names, group.split(" x ", len(names) - 1), strict=True)
+        words = (_URBAN.get(part, part) if name == "urban" else part for name, part in parts)
+        columns = {"attribute": by, "group": " x ".join(words)}
+        return columns | dict(zip(("indicator",), target, strict=False))
+
+    return grouping(keys.where(known), named, stats.SMALLEST)
+
+
+def targets(o: TaskOutcome) -> Iterator[Level]:
+    yield grouping(o.items["target"], lambda target: {"indicator": target})
+
+
+def targets_and_all(o: TaskOutcome) -> Iterator[Level]:
+    yield from targets(o)
+    yield from whole(o)
+
+
+def all_targets(o: TaskOutcome) -> Iterator[Level]:
+    """All numbers, also where none has a value."""
+    yield from (replace(level, declared=True) for level in whole(o))
+
+
+def divergent(run: RunData, settings: AnalysisSettings) -> Iterator[TaskOutcome]:
+    """The multiple-choice answers of each test that CADE was tuned for, with their divergence D_i
+    of the image stream from CTX+Q (Eq. 7, nats)."""
+    for o in answers.pools(run, Task.MCQ)[:-1]:
+        [cell] = o.cells
+        tuned = answers.decision(cell)
+        if tuned is not None and CADE in o.hit:
+            yield replace(o, more={"divergence": tuned[0].divergence[cell.test_rows]})
+
+
+def fifths(o: TaskOutcome) -> Iterator[Level]:
+    """Groups of equal size by divergence, least first; equal divergences go to one group, so that
+    the order of questions decides nothing."""
+    divergence = o.more["divergence"]
+    known = np.flatnonzero(np.isfinite(o.hit[CADE] - o.hit["full"]) & np.isfinite(divergence))
+    rank = pd.Series(divergence[known]).rank(method="average").to_numpy()
+    code = np.full(len(divergence), -1, dtype=np.int64)
+    code[known] = np.minimum(((rank - 0.5) * FIFTHS / max(len(known), 1)).astype(int), FIFTHS - 1)
+    members = [divergence[code == group] for group in range(FIFTHS)]
+    columns = tuple(
+        {
+            "attribute": "divergence",
+            "group": str(group + 1),
+            "x": each.mean() if len(each) else np.nan,
+        }
+        for group, each in enumerate(members)
+    )
+    yield Level(code, columns)

@@ -1,5 +1,4 @@
-"""Study 'harm': the damage done by CADE. Answers fixed and broken, answers implausible to the Full
-view, and the causes of flips.
+"""The damage done by CADE: answers implausible to the Full view, and the causes of flips.
 
 CADE has no plausibility limit: a candidate unlikely in every view can win (METHODS 3.1).
 ``cade_cut`` is CADE with a limit: candidates below a tenth of the Full view's largest probability
@@ -8,16 +7,16 @@ are masked. Its parameters are those tuned without the cut.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from sdgbias.analysis import outcomes as answers
-from sdgbias.analysis.calls import Call, Level, StudyRow, levels_of, measured, rows_of
+from sdgbias.analysis.calls import Values
 from sdgbias.analysis.outcomes import CADE, TaskOutcome
 from sdgbias.analysis.rows import AnalysisSettings
 from sdgbias.analysis.run import RunData, TaskCell
-from sdgbias.methods import stats
 from sdgbias.methods.cade import (
     Bools,
     Decision,
@@ -30,32 +29,59 @@ from sdgbias.methods.cade import (
 )
 from sdgbias.types import CadeParams, Task, View
 
-STUDY, CADE_CUT = "harm", "cade_cut"
-CUT = 0.1
+CADE_CUT, CUT = "cade_cut", 0.1
 #: The terms of Eq. 9 in their order; 'image' is the effect of mixing IMG+Q into the Full view.
 TERMS = ("image", "context", "prior")
 
 
-def _calls(run: RunData, settings: AnalysisSettings) -> Iterator[Call | StudyRow]:
-    """Fixed, broken and net by test, pillar and indicator; implausible choices and the cut; flips
-    by the term that caused them."""
+def diagnosed(run: RunData, settings: AnalysisSettings) -> Iterator[TaskOutcome]:
+    """The answers of tests that CADE was tuned for, with those of ``cade_cut``, and of each answer
+    `implausible` and the terms that caused a flip; pooled where CADE was tuned for every test."""
     for task in Task:
-        found, columns = [], []
-        for cell, o in zip(answers.reportable(run, task), answers.pools(run, task), strict=False):
-            if CADE in o.hit:
-                extra, choice = _extra(cell)
-                found.append(answers.answered(o, cell, CADE_CUT, choice))
-                columns.append(extra)
-            else:
-                found.append(o)
-        if found and len(columns) == len(found):
-            columns.append({k: np.concatenate([e[k] for e in columns]) for k in columns[0]})
-            found.append(answers.pooled(found))
-        for o, extra in zip((o for o in found if CADE in o.hit), columns, strict=True):
-            levels = levels_of(o.items)
-            yield from _fixed_and_broken(o, levels)
-            yield from _implausible(o, levels[:2], extra["implausible"])
-            yield from _flips(o, levels[:2], extra)
+        pools = answers.pools(run, task)
+        found = [_with_causes(o) for o in pools[:-1] if CADE in o.hit]
+        yield from found
+        if found and len(found) == len(pools) - 1:
+            yield answers.pooled(found)
+
+
+def flips(term: str) -> Callable[[TaskOutcome, str], Values]:
+    """Of flipped answers whether a term caused it."""
+
+    def values(o: TaskOutcome, method: str) -> Values:
+        flipped = o.more["first"] >= 0
+        return {
+            f"share_of_flips_by_{by}_term": np.where(flipped, _caused(o, by, term), np.nan)
+            for by in ("first", "largest")
+        }
+
+    return values
+
+
+def net_of_flips(term: str) -> Callable[[TaskOutcome, str], Values]:
+    """What the flips that a term caused gained, fixed minus broken."""
+
+    def values(o: TaskOutcome, method: str) -> Values:
+        change = o.hit[method] - o.hit[View.FULL.value]
+        return {
+            f"net_of_flips_by_{by}_term": np.where(_caused(o, by, term), change, np.nan)
+            for by in ("first", "largest")
+        }
+
+    return values
+
+
+def _caused(o: TaskOutcome, by: str, term: str) -> Bools:
+    return np.asarray(o.more[by] == TERMS.index(term))
+
+
+def fixed_and_broken(o: TaskOutcome, method: str) -> Values:
+    change = o.hit[method] - o.hit[View.FULL.value]
+    known = ~np.isnan(change)
+    return {
+        "fixed": np.where(known, change > 0, np.nan),
+        "broken": np.where(known, change < 0, np.nan),
+    }
 
 
 def implausible(log_full: Floats, choice: Ints, cut: float = CUT) -> Floats:
@@ -120,69 +146,22 @@ def _argmax(score: Floats, valid: Bools) -> Ints:
     return np.argmax(np.where(valid, score, -np.inf), axis=1).astype(np.int64)
 
 
-def _extra(cell: TaskCell) -> tuple[dict[str, np.ndarray], Ints]:
-    """Columns (n,) of the test rows that an Outcome lacks, and the (N,) choices with the cut."""
+def _with_causes(o: TaskOutcome) -> TaskOutcome:
+    """The answers with those of the cut, and why CADE's differ from the Full view's."""
+    [cell] = o.cells
     found = answers.decision(cell)
     assert found is not None and cell.params is not None
     s, d, usable = found
     log_full = log_softmax(cell.known(View.FULL), s.valid)
     why = _why(cell, *found)
-    columns = {
+    more = {
         "implausible": implausible(log_full, np.where(usable, d.choice, -1)),
         "first": why["first"],
         "largest": why["largest"],
     }
     cut = np.where(usable, choose_with_cut(s, cell.params, log_full), -1)
-    return {name: column[cell.test_rows] for name, column in columns.items()}, cut
-
-
-def _fixed_and_broken(o: TaskOutcome, levels: Sequence[Level]) -> Iterator[Call | StudyRow]:
-    change, columns = o.hit[CADE] - o.hit["full"], o.columns(CADE)
-    known = ~np.isnan(change)
-    fixed, broken = np.where(known, change > 0, np.nan), np.where(known, change < 0, np.nan)
-    yield Call(columns, levels, {"fixed": fixed, "broken": broken}, [o.place])
-    for level in levels:
-        net = Call(columns, [level], {"net": change}, [o.place], "difference", tested=True)
-        groups = (level.code == i for i in range(len(level.columns)))
-        some = (mine for mine in groups if known[mine].any())
-        for r, mine in zip(rows_of(STUDY, net), some, strict=True):
-            r["note"] = f"{np.nansum(fixed[mine]):.0f} fixed, {np.nansum(broken[mine]):.0f} broken"
-            votes = stats.net_signs(change[mine], o.place[mine])
-            yield r
-            yield {**r, "metric": "mcnemar", "p": stats.sign_test(*votes)}
-
-
-def _implausible(o: TaskOutcome, levels: Sequence[Level], chosen: Floats) -> Iterator[Call]:
-    """CADE's implausible choices, and CADE with the limit beside CADE without."""
-    accuracy, place = "accuracy" if o.task is Task.MCQ else "interval_accuracy", [o.place]
-    cut = o.columns(CADE_CUT, note="parameters tuned without the cut")
-    yield Call(o.columns(CADE), levels, {"implausible": chosen}, place)
-    yield Call(cut, levels, {accuracy: o.hit[CADE_CUT]}, place)
-    over = {f"{accuracy}_gain": o.hit[CADE_CUT] - o.hit[CADE]}
-    yield Call(cut | {"versus": CADE}, levels, over, place, "difference")
-    if o.task is Task.REGRESSION:
-        tolerance = o.items["tolerance"].to_numpy(dtype=float)
-        own, before = (o.error[m] / tolerance for m in (CADE_CUT, CADE))
-        yield Call(cut, levels, {"error_in_tolerances": own}, place, "mean")
-        errors = {"error_in_tolerances_change": own - before}
-        yield Call(cut | {"versus": CADE}, levels, errors, place, "mean")
-
-
-def _flips(
-    o: TaskOutcome, levels: Sequence[Level], terms: Mapping[str, np.ndarray]
-) -> Iterator[Call]:
-    """For flipped answers: the share caused by each term, and the net result of those flips (fixed
-    minus broken)."""
-    change, flipped = o.hit[CADE] - o.hit["full"], terms["first"] >= 0
-    yield Call(o.columns(CADE), levels, {"flipped": flipped.astype(float)}, [o.place])
-    for by in ("first", "largest"):
-        for i, term in enumerate(TERMS):
-            mine = terms[by] == i
-            columns = o.columns(CADE, parameter=term)
-            share = {f"share_of_flips_by_{by}_term": np.where(flipped, mine, np.nan)}
-            yield Call(columns, levels, share, [o.place])
-            net = {f"net_of_flips_by_{by}_term": np.where(mine, change, np.nan)}
-            yield Call(columns, levels, net, [o.place], "difference")
-
-
-rows = measured(STUDY, _calls, lambda r: r["metric"] if r["metric"] in ("net", "mcnemar") else None)
+    return replace(
+        answers.answered(o, cell, CADE_CUT, cut),
+        notes={CADE_CUT: "parameters tuned without the cut"},
+        more={name: values[cell.test_rows] for name, values in more.items()},
+    )

@@ -87,7 +87,7 @@ def measure(
     groups: int,
     clusters: Sequence[Ints],
     *,
-    versus: Iterable[ArrayLike] | None = None,
+    versus: Iterable[ArrayLike | None] | None = None,
     smallest: int = 1,
     p: Literal["", "each", "family"] = "",
 ) -> Iterator[MeansByGroup]:
@@ -96,8 +96,8 @@ def measure(
     people are in; of several ways the one that claims less stands, of equal ones the first; -1
     where rows don't depend in this way.
 
-    versus: (N,) values for each column, which are subtracted from it; a row counts where both have
-    a value. A difference of shares is of kind 'difference', of other numbers 'mean'.
+    versus: (N,) values for each column, or None, which are subtracted from it; a row counts where
+    both have a value. A difference of shares is of kind 'difference', of other numbers 'mean'.
     smallest: a group of fewer rows is small, NaN. p: with that of each value against 0; 'family':
     also adjusted over all groups of all columns.
     """

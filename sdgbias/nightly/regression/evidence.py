@@ -24,7 +24,6 @@ import numpy as np
 import pandas as pd
 
 from sdgbias import suites
-from sdgbias.analysis.asked import needs
 from sdgbias.methods import metrics, stats
 from sdgbias.methods.cade import Floats
 from sdgbias.methods.stats.intervals import wilson
@@ -167,7 +166,7 @@ def _compared(
     seed: int,
 ) -> RuleEvidence:
     answers = _answers(new, e, tests)
-    if answers is None and (lacks := needs(new.run.get("config"), e.method, e.task)):
+    if answers is None and (lacks := new.lacks(e.task, e.method)):
         return e.lacking(lacks, excused=True)
     if old is None:
         n = 0 if answers is None else int(answers["value"].notna().sum())
@@ -311,7 +310,7 @@ def _bounded(e: RuleEvidence, new: RunMetrics, tests: Sequence[str], seed: int) 
     """Compare the value itself with a floor or a ceiling."""
     answers = _answers(new, e, tests)
     if answers is None:
-        lacks = needs(new.run.get("config"), e.method, e.task)
+        lacks = new.lacks(e.task, e.method)
         return e.lacking(lacks or f"this run has no {e.metric} for {e.method}")
     answers = answers.dropna(subset="value")
     if e.rule.by:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pandas as pd
 
 from sdgbias import store, suites
-from sdgbias.analysis.asked import gives_scores
+from sdgbias.analysis.run import missing
+from sdgbias.types import NEEDS_SCORES
 
 COLUMNS = ["task", "test", "method", "item_id", "gold", "was", "now", "better"]
 #: Methods whose flips are stored: the answer with all evidence, and CADE's.
@@ -25,8 +26,7 @@ def examples(
     to wrong first; every question once before any question twice; methods in ``breached`` before
     others; highest confidence first (of the Full view, sum of both runs). Deterministic: the same
     runs give the same rows."""
-    config = store.query(results, "SELECT config FROM runs WHERE run_id = ?", [new])["config"]
-    methods = METHODS if all(map(gives_scores, config)) else TEXT_ONLY
+    methods = TEXT_ONLY if NEEDS_SCORES in missing(results, new).values() else METHODS
     answer = (
         "coalesce(CASE WHEN {0}.task = 'regression' THEN format('{{:.1f}}', {0}.\"value\") ELSE"
         " {0}.pred END, '')"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from sdgbias import store, suites
-from sdgbias.analysis.run import row_of
+from sdgbias.analysis.run import missing, row_of
 from sdgbias.benchmark.people_items import CHOICE, DIRECT
 from sdgbias.engines.agreement import TOLERANCES
 from sdgbias.errors import StoreError
@@ -31,7 +31,7 @@ from sdgbias.nightly.regression.policy import CADE
 from sdgbias.raw.facet import SELECTED, UNKNOWN
 from sdgbias.suites import sdg_metrics
 from sdgbias.suites.sdg_metrics import Answers
-from sdgbias.types import DIGITS, GENERATED, OPTION_LETTERS, Task, View
+from sdgbias.types import DIGITS, GENERATED, NEEDS_PICTURES, OPTION_LETTERS, Task, View
 
 _NAN = float("nan")
 #: How a text was read that is no answer.
@@ -45,11 +45,20 @@ class RunMetrics:
     """One run. run: its row of ``runs``. tests: task -> its tests in this run. of(task, test,
     metric, method): a row per question, None if the run has no such metric. Its columns: ``key``, a
     hash of the question's text, answer and place; ``value``, NaN if there is none; ``cluster``:
-    questions of a cluster are dependent; ``attribute NAME``: its group, '' if unknown."""
+    questions of a cluster are dependent; ``attribute NAME``: its group, '' if unknown. missing: by
+    task and method what the model lacks for it, as the run was published."""
 
     run: Mapping[str, Any]
     tests: Mapping[str, Sequence[str]]
     of: Callable[[str, str, str, str], pd.DataFrame | None]
+    missing: Mapping[tuple[str, str], str] = field(default_factory=dict)
+
+    def lacks(self, task: str, method: str) -> str:
+        """What the model lacks for answers of this method, '' if nothing. A view that is read from
+        text needs its picture all the same."""
+        shown = self.missing.get((task, method.removesuffix(GENERATED)), "")
+        pictures = shown if shown == NEEDS_PICTURES else ""
+        return self.missing.get((task, method), pictures)
 
 
 def load(results: Path, run_id: str) -> RunMetrics:
@@ -99,7 +108,8 @@ def load(results: Path, run_id: str) -> RunMetrics:
     tests: dict[str, dict[str, None]] = {}
     for task, test, _ in parts:  # sorted
         tests.setdefault(task, {})[test] = None
-    return RunMetrics(run, {task: list(listed) for task, listed in tests.items()}, of)
+    ordered = {task: list(listed) for task, listed in tests.items()}
+    return RunMetrics(run, ordered, of, missing(results, run_id))
 
 
 def _attribute(name: str) -> str:

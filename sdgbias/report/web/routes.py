@@ -21,7 +21,7 @@ from sdgbias.report.charts import over_nights
 from sdgbias.report.pages import models, night, runs
 from sdgbias.report.reader import Reader
 from sdgbias.report.web import nights
-from sdgbias.report.web.site import OF_REPORT, REPORT_POLICY, Missing, Refused, Site, near
+from sdgbias.report.web.site import REPORT_POLICY, Missing, Refused, Site, near
 
 READ = ["GET", "HEAD"]
 Text = Annotated[str, Query(max_length=200)]
@@ -196,8 +196,9 @@ def router(site: Site) -> APIRouter:
             answer.headers["Content-Security-Policy"] = REPORT_POLICY
             return answer
 
-    for page in OF_REPORT:
-        made.add_api_route(page.address, partial(of_report, page), methods=READ)
+    for page in layout.PAGES:
+        if page.template and not page.interactive:
+            made.add_api_route(page.address, partial(of_report, page), methods=READ)
 
     @made.api_route("/runs", methods=READ)
     def all_runs(page: Page = 1, model: Text = "", suite: Text = "") -> HTMLResponse:

@@ -23,17 +23,6 @@ from sdgbias.report.reader import Results, Stamp, stat_of
 #: The report's pages contain their own scripts and allow nothing else themselves; the sandbox
 #: isolates them from these pages.
 REPORT_POLICY = "sandbox allow-scripts allow-popups; frame-ancestors 'none'"
-#: Pages that the report draws from every run; the web application shows them as they are there.
-OF_REPORT = (
-    layout.OVERVIEW,
-    layout.FAIRNESS,
-    layout.METHOD_PAGE,
-    layout.PARAMETERS,
-    layout.GROUPS,
-    layout.HARM,
-    layout.TABLES,
-    layout.OWN,
-)
 
 
 class Missing(Exception):
