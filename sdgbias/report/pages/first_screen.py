@@ -222,7 +222,7 @@ def _debiasing(
     moved = {r["model"]: m for r in rows if found and (m := _excess(found, r["model"], truth))}
     gains = {
         model: Estimate.of_row(cell["row"])
-        for suite in [s for s in table["benchmarks"] if s != FACET][:1]
+        for suite in [c.suite for c in table["columns"] if c.metric == "accuracy_gain"][:1]
         for model, cell in _column(table, rows, suite, "accuracy_gain")
     }
     lead, numbers = [], []
@@ -452,9 +452,10 @@ def best(table: Table) -> list[str]:
     made = []
     for suite, title in zip(table["benchmarks"], dict(table["groups"]), strict=True):
         what = title[:1].lower() + title[1:] if suite in SUITES else title
-        does = "recognises most on" if suite == FACET else "is the most accurate on"
-        first = next(c for c in table["columns"] if c.suite == suite)
-        known = _column(table, rows, suite, "recall" if suite == FACET else first.metric)
+        metrics = [c.metric for c in table["columns"] if c.suite == suite]
+        recognises = "recall" in metrics
+        does = "recognises most on" if recognises else "is the most accurate on"
+        known = _column(table, rows, suite, "recall" if recognises else metrics[0])
         if known:
             name, top = max(known, key=lambda k: k[1]["sort"])
             others = matrix.reach(top, [cell for _, cell in known])
