@@ -21,6 +21,7 @@ class Requests(Generic[Key]):
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="requests", daemon=True).start()
         self._begun: dict[Key, Future[Any]] = {}
+        self._lock = threading.Lock()  # begun by a reader's thread, answered in another
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         """The result of other work on the loop."""
@@ -29,16 +30,18 @@ class Requests(Generic[Key]):
     def begin(self, keys: Sequence[Key]) -> None:
         """Sends requests whose answers are asked for later."""
         for key in keys:
-            if key not in self._begun:
-                self._begun[key] = self._submit(key)
+            with self._lock:
+                if key not in self._begun:
+                    self._begun[key] = self._submit(key)
 
     def answers(self, keys: Sequence[Key]) -> list[Any]:
         """The answer to each request, or the exception that it ended with. Where any failed, all
         answers are kept until they are asked for again, one by one or in parts, so that nothing is
         paid twice."""
-        futures = [
-            self._begun.pop(key) if key in self._begun else self._submit(key) for key in keys
-        ]
+        with self._lock:
+            futures = [
+                self._begun.pop(key) if key in self._begun else self._submit(key) for key in keys
+            ]
         try:
             answers = [future.exception() or future.result() for future in futures]
         except BaseException:
@@ -46,14 +49,16 @@ class Requests(Generic[Key]):
                 future.cancel()
             raise
         if len(keys) > 1 and any(isinstance(answer, Exception) for answer in answers):
-            self._begun |= dict(zip(keys, futures, strict=True))
+            with self._lock:
+                self._begun |= dict(zip(keys, futures, strict=True))
         return answers
 
     def forget(self) -> None:
         """Drops all requests that were sent and not asked for."""
-        for future in self._begun.values():
-            future.cancel()
-        self._begun.clear()
+        with self._lock:
+            for future in self._begun.values():
+                future.cancel()
+            self._begun.clear()
 
     def close(self) -> None:
         self.forget()

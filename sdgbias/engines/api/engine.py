@@ -211,8 +211,7 @@ class Api(Backend):
         if not failures:
             return results
         if any(isinstance(f, NoScores) for f in failures):
-            self.transport.resume()  # it may still be asked for text
-            self._requests.forget()
+            self._requests.forget()  # it may still be asked for text
         raise next((f for f in failures if isinstance(f, ModelError)), failures[0])
 
     async def _one(self, job: Job) -> dict[str, Any]:
@@ -222,7 +221,7 @@ class Api(Backend):
         most = len((prompt.text + start).encode()) + 64 + of_pictures
         try:
             answer = await self.transport.ask(
-                lambda: self._body(prompt, start, limit), most, max(limit, 1)
+                lambda: self._body(prompt, start, limit), most, max(limit, 1), scores=limit == 0
             )
             return self._scored(answer) if limit == 0 else self._said(answer, start)
         except ModelError as error:

@@ -90,6 +90,7 @@ class Transport:
         self._limit_field: str = options.limit_field
         self._failed = 0
         self._fatal: SdgbiasError | None = None
+        self._no_scores: NoScores | None = None
         self._backoff = wait_random_exponential(options.backoff, LONGEST_BACKOFF)
         self._http = httpx.AsyncClient(
             headers={"Authorization": f"Bearer {self._key}"},
@@ -105,19 +106,27 @@ class Transport:
         await self._http.aclose()
 
     def stop(self, error: SdgbiasError) -> None:
-        """Ends all further requests: the error applies to every prompt."""
-        self._fatal = error
+        """Ends all further requests, to which the error applies: those for scores where the
+        endpoint gives none, else every one."""
+        if isinstance(error, NoScores):
+            self._no_scores = error
+        else:
+            self._fatal = error
 
     def resume(self) -> None:
-        """Takes requests again, of another kind."""
+        """Takes requests again."""
         self._fatal = None
 
     async def ask(
-        self, make: Callable[[], dict[str, Any]], tokens: int, answer_tokens: int
+        self,
+        make: Callable[[], dict[str, Any]],
+        tokens: int,
+        answer_tokens: int,
+        scores: bool = True,
     ) -> dict[str, Any]:
         """The parsed answer to one request. `make` builds the body when the request's turn comes;
-        `tokens` is an upper limit on the prompt's tokens. Raises PromptRefused,
-        ModelError or InfrastructureError."""
+        `tokens` is an upper limit on the prompt's tokens; `scores`: whether it asks for
+        log-probabilities. Raises PromptRefused, ModelError or InfrastructureError."""
         again = AsyncRetrying(
             retry=retry_if_exception_type(_Again),
             wait=self._wait,
@@ -126,7 +135,7 @@ class Transport:
         )
         async with self._slots:
             try:
-                return await again(self._try, make, tokens, answer_tokens)
+                return await again(self._try, make, tokens, answer_tokens, scores)
             except ModelError as error:
                 self.stop(error)
                 raise
@@ -145,11 +154,12 @@ class Transport:
             )
 
     async def _try(
-        self, make: Callable[[], dict[str, Any]], tokens: int, answer_tokens: int
+        self, make: Callable[[], dict[str, Any]], tokens: int, answer_tokens: int, scores: bool
     ) -> dict[str, Any]:
         """One attempt. Raises _Again where another one may help."""
-        if self._fatal is not None:
-            raise type(self._fatal)(str(self._fatal))
+        fatal = self._fatal or (self._no_scores if scores else None)
+        if fatal is not None:
+            raise type(fatal)(str(fatal))
         expected = round(tokens * self._factor)
         await self._turn(expected + answer_tokens)
         self.counts["requests"] += 1
