@@ -80,12 +80,12 @@ def examine(name: str, folder: Path) -> dict[str, Any]:
         engine: Any = sdgbias.engines.load(spec, Path())
         row["loads"] = True
         bare, prompts = Bare(folder), four_views()
-        asked = [prompt for prompt in prompts if prompt.images or not bare.refuses_text]
-        found = ways.decide(engine, asked)
+        selected = [prompt for prompt in prompts if prompt.images or not bare.refuses_text]
+        decision = ways.decide(engine, selected)
         row["batches"], row["shares"], row["ways"] = (
-            found.batch_size > 1,
-            found.share_prefix,
-            found.line,
+            decision.batch_size > 1,
+            decision.share_prefix,
+            decision.line,
         )
         row["difference"] = largest_difference(bare, engine, prompts)
         lengths = engine.candidate_scores(prompts[1:4:2]).n_tokens

@@ -71,13 +71,13 @@ def cells(pictures: int, questions: int) -> pd.DataFrame:
     rng = np.random.default_rng(0)
     rows = []
     for picture in range(pictures):
-        known = [
+        facts = [
             f"{name}={value:.1f}"
             for name, value in zip(NAMES, rng.uniform(0, 40, len(NAMES)), strict=True)
         ]
         contexts = {
-            "T1": "Given: " + ", ".join(known),
-            "T2": "Given: " + ", ".join(known[:3]),
+            "T1": "Given: " + ", ".join(facts),
+            "T2": "Given: " + ", ".join(facts[:3]),
             "T5": "",
         }
         contexts |= {
@@ -186,9 +186,9 @@ def generate(engine: Any, work: Work, size: int) -> None:
     padded batches of prompts that all show a picture or none."""
     flat = [prompt for batch in work.batches for prompt in batch]
     for shown in (True, False):
-        own = [prompt for prompt in flat if bool(prompt.images) is shown]
-        for at in range(0, len(own), size):
-            part = own[at : at + size]
+        of_kind = [prompt for prompt in flat if bool(prompt.images) is shown]
+        for at in range(0, len(of_kind), size):
+            part = of_kind[at : at + size]
             pictures = [[Image.open(io.BytesIO(i)) for i in p.images] for p in part]
             inputs = engine.processor(
                 images=pictures if shown else None,
@@ -211,11 +211,11 @@ def works(table: pd.DataFrame, pngs: dict[str, bytes], batch: int) -> dict[str, 
             for t, c, i in zip(rows["text"], rows["candidates"], rows["image_id"], strict=True)
         ]
 
-    found = {}
+    by_view = {}
     for view, rows in table.groupby("view"):
         parts = [prompts(part) for _, part in rows.groupby("test")]
         cut = [p[at : at + batch] for p in parts for at in range(0, len(p), batch)]
-        found[str(view)] = Work(cut, shares=False)
+        by_view[str(view)] = Work(cut, shares=False)
     distinct = make_plan(table, "").distinct
     image_ids = list(distinct["image_id"])
     planned, start = [], 0
@@ -223,7 +223,7 @@ def works(table: pd.DataFrame, pngs: dict[str, bytes], batch: int) -> dict[str, 
         end = chunk_end(image_ids, start, batch)
         planned.append(prompts(distinct.iloc[start:end]))
         start = end
-    return {**found, "plan": Work(planned, shares=True)}
+    return {**by_view, "plan": Work(planned, shares=True)}
 
 
 def measure(shape: str, args: argparse.Namespace) -> None:
@@ -240,8 +240,8 @@ def measure(shape: str, args: argparse.Namespace) -> None:
     work = works(table, pngs, args.batch)
     # kernels are chosen before anything is timed
     first = work["plan"].batches
-    found = ways.decide(engine, [*first[0][:6], *first[-1][-6:]])
-    agrees = found.share_prefix
+    decision = ways.decide(engine, [*first[0][:6], *first[-1][-6:]])
+    agrees = decision.share_prefix
     work["plan"] = replace(work["plan"], shares=agrees)
     took: dict[str, list[float]] = {name: [] for name in (*work, "generate full", "generate plan")}
     counted = {}
@@ -264,7 +264,7 @@ def measure(shape: str, args: argparse.Namespace) -> None:
         f" of {side} x {side}, batches of {args.batch}, {args.runs} runs (medians); written and"
         f" loaded in {ready:.0f} s; {long:.1f} characters a token; at most {most:.1f} GiB"
     )
-    print(f"sharing {'on' if agrees else 'off'}: {found.line}")
+    print(f"sharing {'on' if agrees else 'off'}: {decision.line}")
     report(table["item_id"].nunique(), median, counted, work)
     del engine
     gc.collect()
@@ -281,9 +281,9 @@ def report(
     that were computed, of those that its prompts have."""
     views = [name for name in work if name != "plan"]
     naive = sum(median[view] for view in views)
-    computed, asked = (sum(counted[view][of] for view in views) for of in (0, 1))
+    computed, needed = (sum(counted[view][of] for view in views) for of in (0, 1))
     for name, seconds, (read, long) in (
-        ("naive", naive, (computed, asked)),
+        ("naive", naive, (computed, needed)),
         ("full", median["full"], counted["full"]),
         ("plan", median["plan"], counted["plan"]),
     ):
@@ -293,10 +293,10 @@ def report(
             f" {each:.4f} s a question and test"
         )
     for name in ("full", "plan"):
-        n, own, plain = work[name].prompts, median[name], median[f"generate {name}"]
+        n, took, plain = work[name].prompts, median[name], median[f"generate {name}"]
         print(
-            f"{name}, {n} prompts: engine {n / own:.1f} prompts/s, model.generate {n / plain:.1f}"
-            f" prompts/s, {plain / own:.2f} x"
+            f"{name}, {n} prompts: engine {n / took:.1f} prompts/s, model.generate {n / plain:.1f}"
+            f" prompts/s, {plain / took:.2f} x"
         )
     print(f"Table K: {TABLE_K} GPU seconds a question")
     print(

@@ -142,14 +142,14 @@ def bad_folders(root: Path) -> None:
         "raise SystemExit('code of a stranger was run')\n"
     )
     words = folders["bad-token"] / "tokenizer.json"
-    said = json.loads(words.read_text())
-    said["model"]["vocab"] = {
+    tokenizer = json.loads(words.read_text())
+    tokenizer["model"]["vocab"] = {
         ("\u0100" if word == "A" else word.replace("A", "\u0100")): i
-        for word, i in said["model"]["vocab"].items()
+        for word, i in tokenizer["model"]["vocab"].items()
     }
-    merges = [m if isinstance(m, str) else " ".join(m) for m in said["model"]["merges"]]
-    said["model"]["merges"] = [m.replace("A", "\u0100") for m in merges]
-    words.write_text(json.dumps(said))
+    merges = [m if isinstance(m, str) else " ".join(m) for m in tokenizer["model"]["merges"]]
+    tokenizer["model"]["merges"] = [m.replace("A", "\u0100") for m in merges]
+    words.write_text(json.dumps(tokenizer))
     for name in (*folders, "bad-missing"):
         entry(
             root, name, backend="hf", repo=f"local:weights/{name}", revision="local", batch_size=8
@@ -259,7 +259,7 @@ def main() -> None:
                 if name not in aside or words not in aside[name].reason
             ]
             rows = records.history(s.results)
-            told = set(rows.loc[rows["night"] == done.night, "model"])
+            seen = set(rows.loc[rows["night"] == done.night, "model"])
             runs = store.query(
                 s.results,
                 "SELECT count(*) AS n FROM runs WHERE model LIKE 'good-%' AND n_failed = 0",
@@ -270,13 +270,13 @@ def main() -> None:
                 f", {len(reasons) - len(wrong)} of {len(reasons)} put aside for the right reason"
             )
             first = first or seconds
-            what, asked = f"a hundred models, night {n + 1}", f"{len(done.outcomes)} asked, once"
+            what, scale = f"a hundred models, night {n + 1}", f"{len(done.outcomes)} asked, once"
             beside = f"the first night: {first:.0f} s"
             if args.good >= 90:
-                row = summary.Row(what, asked, figure, "90 and 10", beside)
+                row = summary.Row(what, scale, figure, "90 and 10", beside)
                 summary.record("hundred_models", [row])
             print(
-                f"  lost: {len(set(specs) - told)} models without a row in night_outcomes; runs of"
+                f"  lost: {len(set(specs) - seen)} models without a row in night_outcomes; runs of"
                 f" the good models: {runs} of {args.good}"
             )
     server.shutdown()

@@ -38,8 +38,8 @@ def record(script: str, rows: list[Row]) -> None:
     """Write a script's rows (``script``: its name without .py) in place of those about the same,
     then write and print the summary."""
     path = ROWS / f"{script}.json"
-    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-    merged = {row["what"]: row for row in [*known, *map(asdict, rows)]}
+    stored = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    merged = {row["what"]: row for row in [*stored, *map(asdict, rows)]}
     text = json.dumps(list(merged.values()), indent=1, ensure_ascii=False)
     path.write_text(text + "\n", encoding="utf-8")
     main()

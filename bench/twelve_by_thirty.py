@@ -135,10 +135,10 @@ def _date(results: Path, run_id: str, at: datetime, planted: bool) -> None:
 
 def fill(folder: Path, size: argparse.Namespace) -> None:
     """folder/sdgbias.duckdb with that many models and nights. Same arguments, same answers."""
-    made = benchmarks(folder, size.questions, size.people)
+    folders = benchmarks(folder, size.questions, size.people)
     ids = {
         s: json.loads((path / "benchmark.json").read_text())["benchmark_id"]
-        for s, path in made.items()
+        for s, path in folders.items()
     }
     results, last = folder / "sdgbias.duckdb", {}
     for night in range(size.nights):
@@ -149,9 +149,9 @@ def fill(folder: Path, size: argparse.Namespace) -> None:
             for suite in SUITES:
                 if fresh:
                     version = night // size.every + (night % size.every > 0)
-                    spec = spec_of(m, suite, version, made[suite])
+                    spec = spec_of(m, suite, version, folders[suite])
                     done = evaluate.evaluate(
-                        spec, folder, made[suite], results, EvalSettings(draws=200)
+                        spec, folder, folders[suite], results, EvalSettings(draws=200)
                     )
                     last[m, suite] = done.run_id
                     _date(results, done.run_id, start + timedelta(minutes=m), m >= len(MODELS) - 2)
@@ -179,7 +179,7 @@ def fill(folder: Path, size: argparse.Namespace) -> None:
 
 def heights(folder: Path) -> dict[str, tuple[float, int]]:
     """Page -> screens of 800 px at 1280 px, and bytes."""
-    found = {}
+    sizes = {}
     with tempfile.TemporaryDirectory() as profile:
         driver = chromium.start(Path(profile))
         try:
@@ -188,10 +188,10 @@ def heights(folder: Path) -> dict[str, tuple[float, int]]:
                 driver.get(page.as_uri())
                 time.sleep(0.2)
                 tall = driver.execute_script("return document.documentElement.scrollHeight")
-                found[page.name] = (tall / 800, page.stat().st_size)
+                sizes[page.name] = (tall / 800, page.stat().st_size)
         finally:
             driver.quit()
-    return found
+    return sizes
 
 
 def main() -> None:

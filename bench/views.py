@@ -88,9 +88,9 @@ def main() -> None:
     shared = HuggingFace(spec, root)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        made = benchmark(folder, args.clusters, args.mcq)
-        reader = ImageReader(made)
-        cells = sdg.load_prompts(made)
+        benchmark_folder = benchmark(folder, args.clusters, args.mcq)
+        reader = ImageReader(benchmark_folder)
+        cells = sdg.load_prompts(benchmark_folder)
         cells = cells[cells["task"] == "mcq"]
         plan = make_plan(cells, shared.fingerprint)
 

@@ -323,8 +323,8 @@ def write_scores() -> None:
             spec = ModelSpec(**given)
             engine = engines.load(spec, ROOT)
             results = Path(scratch) / name / "r.duckdb"
-            asked = Evaluation(spec, benchmarks[run["benchmark"]], results, settings_of(run))
-            scoring = score_model(engine, asked)
+            evaluation = Evaluation(spec, benchmarks[run["benchmark"]], results, settings_of(run))
+            scoring = score_model(engine, evaluation)
             _keep(name, scoring.scored)
             print(f"{name}: {len(scoring.scored.cells)} cells, gives_scores {scoring.gives_scores}")
     server.close()

@@ -42,17 +42,17 @@ def uv_settings(lines: Iterable[str], given: Mapping[str, str]) -> dict[str, str
         lines: What `pip config list` prints: section.name='value'.
         given: The environment; what it already sets for uv is left out of the result.
     """
-    found: dict[tuple[str, str], str] = {}
+    values: dict[tuple[str, str], str] = {}
     for line in lines:
         key, _, value = line.partition("=")
         section, _, name = key.rpartition(".")
         if section in SECTIONS and name in VARIABLES:
-            found[section, VARIABLES[name]] = " ".join(str(ast.literal_eval(value)).split())
+            values[section, VARIABLES[name]] = " ".join(str(ast.literal_eval(value)).split())
     settings = {
-        variable: found[section, variable]
+        variable: values[section, variable]
         for section in SECTIONS
         for variable in VARIABLES.values()
-        if (section, variable) in found
+        if (section, variable) in values
     }
     # pip takes the best version of all indexes, uv by default the first index that has the package
     settings["UV_INDEX_STRATEGY"] = "unsafe-best-match"

@@ -111,9 +111,9 @@ class Scratch:
         if alone != SURVIVED:
             return INVALID, f"{alone} without the mutant"
         self.write(mutant.file, changed)
-        found = self.test(mutant.tests, min(self.limit, 10 + 4 * seconds))
+        verdict = self.test(mutant.tests, min(self.limit, 10 + 4 * seconds))
         self.write(mutant.file, original)
-        return found
+        return verdict
 
 
 def record(root: Path, verdicts: dict[str, str]) -> None:
@@ -150,8 +150,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             verdicts[mutant.id] = verdict
         if args.record:
             record(root, verdicts)
-    found = list(verdicts.values())
-    print(", ".join(f"{found.count(v)} {v}" for v in (KILLED, SURVIVED, TIMEOUT, INVALID)))
+    outcomes = list(verdicts.values())
+    print(", ".join(f"{outcomes.count(v)} {v}" for v in (KILLED, SURVIVED, TIMEOUT, INVALID)))
     return 0
 
 

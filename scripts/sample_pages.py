@@ -32,12 +32,12 @@ PAGES = {"demo": (OVERVIEW, NIGHT, QUESTIONS), "breach": (NIGHT, OVERVIEW)}
 
 def digest() -> str:
     """Of everything that gives a page its form: templates, style and scripts."""
-    found = hashlib.sha256()
+    checksum = hashlib.sha256()
     for folder in ("templates", "static"):
         for path in sorted((ROOT / "sdgbias/report" / folder).rglob("*")):
             if path.is_file():
-                found.update(path.relative_to(ROOT).as_posix().encode() + path.read_bytes())
-    return found.hexdigest()
+                checksum.update(path.relative_to(ROOT).as_posix().encode() + path.read_bytes())
+    return checksum.hexdigest()
 
 
 def write(results: Path, out: Path, pages: tuple[Page, ...]) -> None:
@@ -46,11 +46,11 @@ def write(results: Path, out: Path, pages: tuple[Page, ...]) -> None:
     for old in out.glob("*.html"):
         old.unlink()
     with store.held_open(results):
-        made = ReportPages(results)
-        models = {layout.model_file(name): name for name in made.models}
+        report = ReportPages(results)
+        models = {layout.model_file(name): name for name in report.models}
         front = Front([page.file for page in pages] + list(models), inline=True)
-        filled = {page.file: (page, made.page(page)) for page in pages}
-        filled |= {file: (layout.MODELS, made.model(name)) for file, name in models.items()}
+        filled = {page.file: (page, report.page(page)) for page in pages}
+        filled |= {file: (layout.MODELS, report.model(name)) for file, name in models.items()}
         for file, (page, content) in filled.items():
             assert content is not None, f"{results} holds nothing for {file}"
             text = layout.render(content[0], page, front, **content[1])

@@ -25,10 +25,10 @@ def _named(model: type[options.Options], schema: dict[str, Any]) -> dict[str, An
     """What a backend's options add to those of every backend. None is required: an entry that is
     not complete yet may be a candidate."""
     common = options.Options.model_fields
-    own = {name: about for name, about in schema["properties"].items() if name not in common}
+    properties = {name: about for name, about in schema["properties"].items() if name not in common}
     strict = model.model_config["extra"] == "forbid"
     names = {"propertyNames": {"enum": [*schema["properties"]]}} if strict else {}
-    return {"properties": own, **names}
+    return {"properties": properties, **names}
 
 
 def schema_of(name: str) -> dict[str, Any]:
@@ -53,12 +53,12 @@ def schema_of(name: str) -> dict[str, Any]:
 
 def texts() -> dict[Path, str]:
     """File -> its text, the innermost objects and lists in one line each."""
-    found = {}
+    files = {}
     for name in FORMATS:
         text = json.dumps(schema_of(name), indent=1)
         text = re.sub(r"[{[][^][{}]*[]}]", lambda part: " ".join(part[0].split()), text)
-        found[REGISTRY / f"{name}.schema.json"] = text + "\n"
-    return found
+        files[REGISTRY / f"{name}.schema.json"] = text + "\n"
+    return files
 
 
 if __name__ == "__main__":

@@ -98,28 +98,28 @@ def main(argv: list[str] | None = None) -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     rows = []
     for series in (*UNSD, *SHDI):
-        own = frame[frame["series"] == series]
+        part = frame[frame["series"] == series]
         if series in SHDI:
-            own = own[own["year"].between(*SHDI_YEARS)]
-        text = own[list(COLUMNS)].to_csv(index=False, lineterminator="\n").encode()
+            part = part[part["year"].between(*SHDI_YEARS)]
+        text = part[list(COLUMNS)].to_csv(index=False, lineterminator="\n").encode()
         name = f"{series}.csv"
         if len(text) > 400_000:  # the regional SHDI files, 0.7 MB each as plain text
             name, text = f"{series}.csv.gz", gzip.compress(text, 9, mtime=0)
         (options.out / name).write_bytes(text)
         origin = "SHDI" if series in SHDI else "UNSD"
-        years = f"{own['year'].min()}-{own['year'].max()}" if len(own) else ""
+        years = f"{part['year'].min()}-{part['year'].max()}" if len(part) else ""
         digest = hashlib.sha256(text).hexdigest()
         rows.append(
-            f"| `{name}` | {TITLES[series]} | {origin} | {len(own)} | {own['iso3'].nunique()} |"
+            f"| `{name}` | {TITLES[series]} | {origin} | {len(part)} | {part['iso3'].nunique()} |"
             f" {years} | `{digest}` |"
         )
-    known = read_region_names(options.dumps)
-    known = known[known["region"].isin(frame["region"][frame["series"].isin(SHDI)])]
-    text = known.to_csv(index=False, lineterminator="\n").encode()
+    names = read_region_names(options.dumps)
+    names = names[names["region"].isin(frame["region"][frame["series"].isin(SHDI)])]
+    text = names.to_csv(index=False, lineterminator="\n").encode()
     (options.out / REGION_NAMES_FILE).write_bytes(text)
     rows.append(
-        f"| `{REGION_NAMES_FILE}` | names of the regions of these three | SHDI | {len(known)} |"
-        f" {known['iso3'].nunique()} | | `{hashlib.sha256(text).hexdigest()}` |"
+        f"| `{REGION_NAMES_FILE}` | names of the regions of these three | SHDI | {len(names)} |"
+        f" {names['iso3'].nunique()} | | `{hashlib.sha256(text).hexdigest()}` |"
     )
     readme = README.format(rows="\n".join(rows), first=SHDI_YEARS[0], last=SHDI_YEARS[1])
     (options.out / "README.md").write_text(readme, encoding="utf-8")

@@ -203,8 +203,8 @@ def standardised(labels: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
     target = torch.tensor(
         (labels - np.nanmean(labels, 0)) / np.nanstd(labels, 0), dtype=torch.float32
     )
-    known = torch.isfinite(target)
-    return torch.nan_to_num(target), known
+    labelled = torch.isfinite(target)
+    return torch.nan_to_num(target), labelled
 
 
 def normalised(pixels: np.ndarray, normal: Normal) -> torch.Tensor:

@@ -201,14 +201,14 @@ def train_tower(
 ) -> None:
     """Stage 1: patch features -> the six standardised labels, by a linear head that is thrown
     away."""
-    target, known = standardised(data.labels)
+    target, labelled = standardised(data.labels)
     tower, head = model.model.vision_tower, nn.Linear(128, len(LABELS))
     rng = np.random.default_rng(1)
 
     def loss() -> torch.Tensor:
         rows = rng.integers(len(data.pixels), size=64)
         features = tower(normalised(data.pixels[rows], normal)).last_hidden_state[:, 1:].mean(1)
-        return ((head(features) - target[rows]) ** 2 * known[rows]).sum() / known[rows].sum()
+        return ((head(features) - target[rows]) ** 2 * labelled[rows]).sum() / labelled[rows].sum()
 
     rates = [linear(step, steps, 1.5e-3) for step in range(1, steps + 1)]
     descend("tower", [*tower.parameters(), *head.parameters()], loss, rates, every=100)

@@ -251,7 +251,7 @@ def train_tower(
     steps: int,
 ) -> None:
     """Stage 2: every picture token says what its picture means. The words stay as they are."""
-    _, known = standardised(lesson.places.labels)
+    _, labelled = standardised(lesson.places.labels)
     tower = model.model.visual
     words = meaning.of_classes(model.get_input_embeddings().weight.detach())
     scale = words[:-1].norm(dim=1).mean()
@@ -272,9 +272,9 @@ def train_tower(
         rows = rng.integers(len(lesson.places.pixels), size=48)
         tokens = written(lesson.places.pixels[rows])
         seen = tokens @ meaning.directions.T / DIRECTIONS**2
-        apart = ((seen - meaning.labels[rows][:, None]) ** 2 * known[rows][:, None]).mean(1)
+        apart = ((seen - meaning.labels[rows][:, None]) ** 2 * labelled[rows][:, None]).mean(1)
         rest = tokens - seen @ meaning.directions
-        places = apart.sum() / known[rows].sum() + 0.3 * (rest**2).sum(-1).mean() / scale**2
+        places = apart.sum() / labelled[rows].sum() + 0.3 * (rest**2).sum(-1).mean() / scale**2
         some = rng.integers(len(lesson.people.pixels), size=48)
         tokens, kinds = written(lesson.people.pixels[some]), meaning.kinds[some]
         off = ((tokens - words[kinds][:, None]) ** 2).sum(-1).mean() / scale**2
@@ -310,15 +310,15 @@ def train_language(
     rng, autocast = np.random.default_rng(stage.seed), fast_bfloat16()
     torch.manual_seed(stage.seed)  # of the noise: the same whether the training was resumed or not
     pixels = np.concatenate([lesson.places.pixels, lesson.people.pixels])
-    known: dict[str, list[int]] = {}
+    token_ids: dict[str, list[int]] = {}
     kinds = list(stage.shares)
     shares = np.array(list(stage.shares.values())) / sum(stage.shares.values())
     image_token = model.config.image_token_id
 
     def ids(text: str) -> list[int]:
-        if text not in known:
-            known[text] = tokenizer(text, add_special_tokens=False)["input_ids"]
-        return known[text]
+        if text not in token_ids:
+            token_ids[text] = tokenizer(text, add_special_tokens=False)["input_ids"]
+        return token_ids[text]
 
     def meant(inputs: dict[str, torch.Tensor], rows: list[int], noise: float) -> dict[str, Any]:
         """The inputs with meanings in the place of pictures, at the positions of pictures."""

@@ -45,16 +45,16 @@ def analyse(
 
     A run already analysed with these settings is skipped unless ``again``: None.
     """
-    made: dict[str, int | None] = {}
+    counts: dict[str, int | None] = {}
     for run_id in run_ids if run_ids is not None else suites.newest_runs(results):
-        made[run_id] = None
+        counts[run_id] = None
         if again or not _analysed(results, run_id, settings):
             rows = _study(results, run_id, settings, progress)
             done = pd.DataFrame([{"settings": vars(settings)}])
             tables = {"numbers": rows, "analyses": done}
             store.replace(results, run_id, tables, kept_study=HEADLINE)
-            made[run_id] = len(rows)
-    return made
+            counts[run_id] = len(rows)
+    return counts
 
 
 def _study(
@@ -69,16 +69,16 @@ def _study(
         run = load(results, run_id)
         studies = each(progress, f"analysing {run.model}", ROWS.values())
         parts = [rows(run, settings) for rows in studies]
-    made = [record for part in parts for record in part.to_dict("records")]
-    return table([*made, *_lacking(made, reasons)])
+    records = [record for part in parts for record in part.to_dict("records")]
+    return table([*records, *_lacking(records, reasons)])
 
 
 def _lacking(
-    made: Sequence[Mapping[Any, Any]], reasons: Mapping[tuple[str, str], str]
+    records: Sequence[Mapping[Any, Any]], reasons: Mapping[tuple[str, str], str]
 ) -> Iterator[dict[str, object]]:
     """One row not_run of each study of a task that has no number because of what the model lacks.
     reasons: by task and method."""
-    have = {(r["study"], r["task"]) for r in made}
+    have = {(r["study"], r["task"]) for r in records}
     for task in sorted({task for task, _ in reasons}):
         lacks = min(reason for (of, _), reason in reasons.items() if of == task)
         for study in STUDIES_OF[task]:
@@ -89,5 +89,5 @@ def _lacking(
 
 def _analysed(results: Path, run_id: str, settings: AnalysisSettings) -> bool:
     sql = "SELECT settings FROM analyses WHERE run_id = ?"
-    known = store.query(results, sql, [run_id])["settings"]
-    return any(json.loads(text) == vars(settings) for text in known)
+    stored = store.query(results, sql, [run_id])["settings"]
+    return any(json.loads(text) == vars(settings) for text in stored)

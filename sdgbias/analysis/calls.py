@@ -153,9 +153,9 @@ class Study(NamedTuple):
         families: dict[str, list[StudyRow]] = {}
         for o in (one for one in selected if isinstance(one, TaskOutcome)):
             for call in self.calls:
-                made = list(call.rows(self.name, o, settings))
-                rows += made
-                for r in made if call.family else ():
+                of_call = list(call.rows(self.name, o, settings))
+                rows += of_call
+                for r in of_call if call.family else ():
                     families.setdefault(call.family.format_map(r), []).append(r)
         for members in families.values():
             adjust(members)
@@ -218,34 +218,34 @@ def depths(o: TaskOutcome) -> Iterator[Level]:
 def means(b: Batch) -> Iterator[StudyRow]:
     """The mean of the values in each group, or of their differences. Groups without a row are left
     out, unless they are declared."""
-    for s, found in b.measured():
-        for i in range(len(found.n)) if b.level.declared else np.flatnonzero(found.n > 0):
-            more: dict[str, Any] = {"p": float(found.p[i])}
-            if found.small[i] and b.level.smallest > 1:
+    for s, by_group in b.measured():
+        for i in range(len(by_group.n)) if b.level.declared else np.flatnonzero(by_group.n > 0):
+            more: dict[str, Any] = {"p": float(by_group.p[i])}
+            if by_group.small[i] and b.level.smallest > 1:
                 more["missing_reason"] = FEWER
-            yield b.row(s, found.metric, found.estimate(int(i)), int(i), **more)
+            yield b.row(s, by_group.metric, by_group.estimate(int(i)), int(i), **more)
 
 
 def mde(b: Batch) -> Iterator[StudyRow]:
     """The minimum detectable effect of the test of each mean."""
-    for s, found in b.measured():
-        for i in np.flatnonzero(found.n > 0):
-            e = stats.Estimate(found.test(int(i)).mde, int(found.n[i]))
+    for s, by_group in b.measured():
+        for i in np.flatnonzero(by_group.n > 0):
+            e = stats.Estimate(by_group.test(int(i)).mde, int(by_group.n[i]))
             yield b.row(s, "mde", e, int(i), note="two-sided 5 %, power 80 %")
 
 
 def mcnemar(b: Batch) -> Iterator[StudyRow]:
     """The mean difference of right and wrong with the p of a sign test, in which each cluster has
     one vote."""
-    for s, found in b.measured():
+    for s, by_group in b.measured():
         _, change = s.difference()
-        for i in np.flatnonzero(found.n > 0):
+        for i in np.flatnonzero(by_group.n > 0):
             rows = (b.level.code == i) & ~np.isnan(change)
-            votes = stats.net_signs(change[rows], b.clusters[found.way[i]][rows])
+            votes = stats.net_signs(change[rows], b.clusters[by_group.way[i]][rows])
             up, down = ((change[rows] > 0).sum(), (change[rows] < 0).sum())
             note = f"{up} better, {down} worse; by place {votes[0]} to {votes[1]}"
             p = stats.sign_test(*votes)
-            yield b.row(s, "mcnemar", found.estimate(int(i)), int(i), p=p, note=note)
+            yield b.row(s, "mcnemar", by_group.estimate(int(i)), int(i), p=p, note=note)
 
 
 def across_countries(b: Batch) -> Iterator[StudyRow]:
@@ -295,7 +295,7 @@ def disparity(b: Batch) -> Iterator[StudyRow]:
     """How far the groups lie apart: of a pair their difference, of more the largest minus the
     smallest mean; of a compared method, the change of its size. No value where a group is too
     small, or where no answer is right: 0 would read as fairness."""
-    known, groups = b.level.code >= 0, len(b.level.columns)
+    has_group, groups = b.level.code >= 0, len(b.level.columns)
     if groups < 2:
         return
     by_method: dict[object, Floats] = {}
@@ -303,16 +303,16 @@ def disparity(b: Batch) -> Iterator[StudyRow]:
         for name, given in ((s.columns["versus"], s.before), (s.columns["method"], s.values)):
             if given:
                 [values] = given.values()
-                by_method[name] = values[known]
+                by_method[name] = values[has_group]
     at = {name: i for i, name in enumerate(by_method)}
-    fewest = int(np.bincount(b.level.code[known], minlength=groups).min())
+    fewest = int(np.bincount(b.level.code[has_group], minlength=groups).min())
     small = b.level.declared and fewest < b.level.smallest
     absent = {
         name: FEWER if small else NONE_RIGHT
         for name, values in by_method.items()
         if small or not np.nansum(values)
     }
-    means_of = None if small else _resampled(b, known, list(by_method.values()))
+    means_of = None if small else _resampled(b, has_group, list(by_method.values()))
     for (group, other), reduction in _reductions(b.level).items():
         of_each = None if means_of is None else stats.disparity(means_of, reduction)
         for s in b.samples:
@@ -320,10 +320,10 @@ def disparity(b: Batch) -> Iterator[StudyRow]:
             e, p = stats.nothing(fewest), float("nan")
             reason = absent.get(of) or absent.get(versus)
             if of_each is not None and not reason:
-                found = of_each.take([at[of]])
+                gap = of_each.take([at[of]])
                 if versus:
-                    found = stats.disparity_change(of_each.take([at[versus]]), found)
-                e, p = found.estimate(), float(found.p[0])
+                    gap = stats.disparity_change(of_each.take([at[versus]]), gap)
+                e, p = gap.estimate(), float(gap.p[0])
                 if b.level.declared:  # of people: n is that of the smaller group
                     e = replace(e, n=fewest)
             more: dict[str, Any] = {"missing_reason": reason or FEWER} if np.isnan(e.value) else {}
@@ -345,11 +345,11 @@ def _resampled(b: Batch, rows: Bools, columns: Sequence[Floats]) -> stats.GroupM
 def _reductions(level: Level) -> dict[tuple[str, str], Callable[[Floats], Floats]]:
     """(group, other) -> their difference, of the means of a level's groups."""
     names = [str(columns["group"]) for columns in level.columns]
-    made: dict[tuple[str, str], Callable[[Floats], Floats]] = {}
+    reductions: dict[tuple[str, str], Callable[[Floats], Floats]] = {}
     # of two groups max minus min is the size of their difference
     if level.pair is None or len(names) > 2:
-        made["max", "min"] = metrics.max_min
+        reductions["max", "min"] = metrics.max_min
     if level.pair is not None and set(level.pair) <= set(names):
         one, other = map(names.index, level.pair)
-        made[level.pair] = lambda v: metrics.difference(v, one, other)
-    return made
+        reductions[level.pair] = lambda v: metrics.difference(v, one, other)
+    return reductions

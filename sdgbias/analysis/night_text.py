@@ -43,8 +43,8 @@ def floor(r: Mapping[Any, Any]) -> str:
 
 def note(r: Mapping[Any, Any]) -> str:
     """A row's note, extended by its flags (quarantining rule, required metric)."""
-    own = r["note"] if isinstance(r["note"], str) else ""
-    parts = [own, *(word.name for name, word in WORDS.flags.items() if r[name])]
+    text = r["note"] if isinstance(r["note"], str) else ""
+    parts = [text, *(word.name for name, word in WORDS.flags.items() if r[name])]
     return "; ".join(p for p in parts if p)
 
 
@@ -95,28 +95,28 @@ def moved(r: Mapping[Any, Any]) -> str:
 
 def headline(night: NightRecord) -> str:
     """One sentence on a night: the outcomes and the models in breach."""
-    asked = night.models
-    if not asked:
+    models = night.models
+    if not models:
         return "No model was evaluated."
     parts = [f"{len(night.of(k)):,} {k}" for k in WORDS.outcomes if night.of(k)]
     breached = sorted({m.model for m in night.breached})
-    told = "nothing is in breach" if night.of("published", "unchanged") else "nothing was judged"
+    closing = "nothing is in breach" if night.of("published", "unchanged") else "nothing was judged"
     if breached:
-        told = f"{many(len(breached), 'model')} in breach: {', '.join(breached[:5])}" + (
+        closing = f"{many(len(breached), 'model')} in breach: {', '.join(breached[:5])}" + (
             f" and {len(breached) - 5} more" if len(breached) > 5 else ""
         )
-    elif not any(m.verdict for m in asked) and night.of("published", "unchanged"):
-        told = "nothing was judged"
-    elif {m.verdict for m in asked if m.verdict} == {FIRST}:
-        told = NOTHING_YET
-    return f"{many(len(asked), 'evaluation')}: {', '.join(parts)}; {told}."
+    elif not any(m.verdict for m in models) and night.of("published", "unchanged"):
+        closing = "nothing was judged"
+    elif {m.verdict for m in models if m.verdict} == {FIRST}:
+        closing = NOTHING_YET
+    return f"{many(len(models), 'evaluation')}: {', '.join(parts)}; {closing}."
 
 
 def why(m: ModelNight) -> str:
     """Why a model has no new result, in one line; '' if it has one."""
     if m.outcome in ("failed", "skipped"):
-        said = ": ".join(x for x in (m.kind, m.message) if x) or "no reason was kept"
-        return f"{said} (after {many(m.attempts, 'attempt')})" if m.attempts > 1 else said
+        cause = ": ".join(x for x in (m.kind, m.message) if x) or "no reason was kept"
+        return f"{cause} (after {many(m.attempts, 'attempt')})" if m.attempts > 1 else cause
     return ""
 
 
@@ -143,9 +143,9 @@ def back(model: str) -> str:
 def summary(rows: Sequence[Mapping[Any, Any]]) -> str:
     """'3 breach, 12 pass, 2 missing' of rows of table ``verdicts``; of a first run: '2 pass, first
     run: nothing to compare with yet'."""
-    found = {v: sum(r["verdict"] == v for r in rows) for v in WORDS.verdicts}
+    counts = {v: sum(r["verdict"] == v for r in rows) for v in WORDS.verdicts}
     return ", ".join(
         NOTHING_YET if v == FIRST else f"{n} {WORDS.verdicts[v].name.lower()}"
-        for v, n in found.items()
+        for v, n in counts.items()
         if n
     )

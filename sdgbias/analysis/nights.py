@@ -104,8 +104,8 @@ class NightRecord:
 def overall(rows: Sequence[Mapping[Any, Any]]) -> str:
     """The verdict on a model: the worst of its rows; MISSING counts only where the rule requires
     the metric. '' without rows."""
-    said = {str(r["verdict"]) for r in rows if r["verdict"] != MISSING or r["required"]}
-    return next((v for v in _ORDER if v in said), MISSING if rows else "")
+    verdicts = {str(r["verdict"]) for r in rows if r["verdict"] != MISSING or r["required"]}
+    return next((v for v in _ORDER if v in verdicts), MISSING if rows else "")
 
 
 def failed_steps(row: Mapping[str, Any]) -> dict[str, str]:
@@ -123,8 +123,8 @@ def _asking(results: Path | Query) -> Query:
 
 def known(results: Path | Query) -> list[str]:
     """All nights, oldest first."""
-    found = _asking(results)("SELECT night FROM nights ORDER BY started_at, night", {})
-    return list(found["night"])
+    rows = _asking(results)("SELECT night FROM nights ORDER BY started_at, night", {})
+    return list(rows["night"])
 
 
 def load(results: Path | Query, night: str = "") -> NightRecord | None:
@@ -145,10 +145,10 @@ def load(results: Path | Query, night: str = "") -> NightRecord | None:
     for name in ("steps", "step_states", "config", "benchmarks"):
         row[name] = json.loads(row[name]) if isinstance(row[name], str) else {}
     queries = packaged_sql("nights.sql")
-    asked = ask(queries["models"]).to_dict("records")
+    evaluations = ask(queries["models"]).to_dict("records")
     verdicts = ask(queries["verdicts"], unchanged=UNCHANGED)
-    mine = "SELECT run_id FROM night_outcomes WHERE night = $night"
-    flips = ask(f"FROM flips WHERE run_id IN ({mine}) ORDER BY better, rowid")
+    run_ids = "SELECT run_id FROM night_outcomes WHERE night = $night"
+    flips = ask(f"FROM flips WHERE run_id IN ({run_ids}) ORDER BY better, rowid")
     judged = [{str(k): v for k, v in r.items()} for r in verdicts.to_dict("records")]
     changed = {str(run): part for run, part in flips.groupby("run_id", sort=False)}
     models = [
@@ -157,7 +157,7 @@ def load(results: Path | Query, night: str = "") -> NightRecord | None:
             [v for v in judged if (v["model"], v["suite"]) == (r["model"], r["suite"])],
             changed.get(r["run_id"], flips[:0]),
         )
-        for r in asked
+        for r in evaluations
     ]
 
     def rank(m: ModelNight) -> tuple[bool, bool, int, str, str]:
@@ -174,30 +174,30 @@ def _model(
 ) -> ModelNight:
     """``verdicts``: of the model and suite; ``flips``: of the run; both of any night."""
     found_in = r["night"]
-    mine = [v for v in verdicts if v["night"] == found_in]
-    verdict = overall(mine)
-    if verdict == BREACH and {v["rule"] for v in mine} == {UNCHANGED}:
+    judgements = [v for v in verdicts if v["night"] == found_in]
+    verdict = overall(judgements)
+    if verdict == BREACH and {v["rule"] for v in judgements} == {UNCHANGED}:
         first = [v for v in verdicts if v["run_id"] == r["run_id"] and v["rule"] != UNCHANGED]
         if first:
             found_in = max(v["night"] for v in first)
-            mine = [v for v in first if v["night"] == found_in]
-    baseline = mine[0]["baseline"] if mine else ""
-    asked = {"night": found_in, "model": r["model"], "suite": r["suite"], "baseline": baseline}
-    for name, value in asked.items():
+            judgements = [v for v in first if v["night"] == found_in]
+    baseline = judgements[0]["baseline"] if judgements else ""
+    selection = {"night": found_in, "model": r["model"], "suite": r["suite"], "baseline": baseline}
+    for name, value in selection.items():
         flips = flips[flips[name] == value]
     return ModelNight(
         **{name: value for name, value in r.items() if name != "night"},
         verdict=verdict,
         baseline=baseline,
-        rows=sorted(mine, key=lambda v: _ORDER[v["verdict"]]),
+        rows=sorted(judgements, key=lambda v: _ORDER[v["verdict"]]),
         flips=flips.reset_index(drop=True),
         found_in=found_in,
     )
 
 
 def _history(query: Query, nights: Sequence[str]) -> pd.DataFrame:
-    found = query(packaged_sql("nights.sql")["history"], {"nights": list(nights)})
+    rows = query(packaged_sql("nights.sql")["history"], {"nights": list(nights)})
     rank = {night: i for i, night in enumerate(nights)}
-    return found.assign(at=found["night"].map(rank)).sort_values(
+    return rows.assign(at=rows["night"].map(rank)).sort_values(
         ["model", "suite", "at"], ignore_index=True
     )

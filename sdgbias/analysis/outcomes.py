@@ -72,8 +72,8 @@ class TaskOutcome:
 
     def columns(self, method: str) -> dict[str, object]:
         """What the rows of a method have in common."""
-        own = {"task": str(self.task), "test": self.test, "method": method}
-        return own | {"note": self.notes.get(method, "")} | dict(self.at)
+        key = {"task": str(self.task), "test": self.test, "method": method}
+        return key | {"note": self.notes.get(method, "")} | dict(self.at)
 
 
 def reportable(run: RunData, task: Task) -> list[TaskCell]:
@@ -109,8 +109,8 @@ def pools(run: RunData, task: Task) -> list[TaskOutcome]:
     """
     kept: dict[Task, list[TaskOutcome]] = run.__dict__.setdefault("_pools", {})
     if task not in kept:
-        found = outcomes(reportable(run, task))
-        kept[task] = [*found, pooled(found)] if found else []
+        of_tests = outcomes(reportable(run, task))
+        kept[task] = [*of_tests, pooled(of_tests)] if of_tests else []
     return kept[task]
 
 
@@ -124,10 +124,10 @@ def decision(cell: TaskCell) -> tuple[Streams, Decision, Bools] | None:
         return None
     if "_decision" not in cell.__dict__:
         s = cell.streams()
-        known = usable(s.valid, cell.payoff)
-        cell.__dict__["_decision"] = s, decide(s, cell.params), known
-    found: tuple[Streams, Decision, Bools] = cell.__dict__["_decision"]
-    return found
+        is_usable = usable(s.valid, cell.payoff)
+        cell.__dict__["_decision"] = s, decide(s, cell.params), is_usable
+    stored: tuple[Streams, Decision, Bools] = cell.__dict__["_decision"]
+    return stored
 
 
 def chosen_number(cell: TaskCell, choice: Ints) -> Floats:
@@ -166,28 +166,28 @@ def hits(cell: TaskCell, choice: Ints, number: Floats | None = None) -> Floats:
     return np.where(np.isnan(number) | np.isnan(tolerance), np.nan, right)
 
 
-def pooled(found: Sequence[TaskOutcome]) -> TaskOutcome:
+def pooled(parts: Sequence[TaskOutcome]) -> TaskOutcome:
     """All tests of a task as one Outcome (test 'all'), limited to methods with answers under every
     test."""
-    first = found[0]
-    methods = [m for m in first.hit if all(m in o.hit for o in found)]
+    first = parts[0]
+    methods = [m for m in first.hit if all(m in o.hit for o in parts)]
 
     def join(name: str, names: Iterable[str] = methods) -> dict[str, np.ndarray]:
         return {
-            m: np.concatenate([getattr(o, name)[m] for o in found])
+            m: np.concatenate([getattr(o, name)[m] for o in parts])
             for m in names
-            if all(m in getattr(o, name) for o in found)
+            if all(m in getattr(o, name) for o in parts)
         }
 
     return replace(
         first,
         test="all",
-        items=pd.concat([o.items for o in found], ignore_index=True),
-        place=np.concatenate([o.place for o in found]),
+        items=pd.concat([o.items for o in parts], ignore_index=True),
+        place=np.concatenate([o.place for o in parts]),
         choice=join("choice"),
         hit=join("hit"),
         error=join("error"),
-        cells=[cell for o in found for cell in o.cells],
+        cells=[cell for o in parts for cell in o.cells],
         more=join("more", first.more),
     )
 
@@ -217,8 +217,8 @@ def _outcome(cell: TaskCell, items: pd.DataFrame, place: Ints) -> TaskOutcome:
     for view in View:
         choice = argmax_view(cell.logits[view], cell.present)
         number = cell.free[view] if cell.task is Task.REGRESSION else None
-        said = choice >= 0 if number is None else ~np.isnan(number)
-        if view is View.FULL or said[cell.test_rows].any():
+        has_answer = choice >= 0 if number is None else ~np.isnan(number)
+        if view is View.FULL or has_answer[cell.test_rows].any():
             o = answered(o, cell, view.value, choice, number)
     cade = decision(cell)
     if cade is not None:

@@ -152,25 +152,25 @@ def row_of(
     results: Path, run_id: str, error: type[StoreError | UsageError] = StoreError
 ) -> dict[str, Any]:
     """The row of ``runs`` of a run. Raises ``error`` where there is none."""
-    found = store.query(results, "FROM runs WHERE run_id = ?", [run_id])
-    if found.empty:
+    rows = store.query(results, "FROM runs WHERE run_id = ?", [run_id])
+    if rows.empty:
         raise error(
             f"{results}: no run {run_id!r}; sdgbias results --sql 'SELECT run_id, model FROM runs'"
             " lists them"
         )
-    return {str(k): v for k, v in found.iloc[0].to_dict().items()}
+    return {str(k): v for k, v in rows.iloc[0].to_dict().items()}
 
 
 def missing(results: Path, run_id: str) -> dict[tuple[str, str], str]:
     """(task, method) -> the stored reason why the run has no numbers of it: what its model lacks,
     pictures or scores of candidates."""
-    found = store.query(
+    reasons = store.query(
         results,
         """SELECT DISTINCT task, method, missing_reason FROM numbers WHERE run_id = ?
            AND study = 'headline' AND starts_with(missing_reason, 'needs ') ORDER BY ALL""",
         [run_id],
     )
-    return {(task, method): reason for task, method, reason in found.itertuples(index=False)}
+    return {(task, method): reason for task, method, reason in reasons.itertuples(index=False)}
 
 
 def load(results: Path, run_id: str) -> RunData:
@@ -248,8 +248,8 @@ def group_columns(items: pd.DataFrame) -> dict[str, np.ndarray]:
     gave none; {} for items of other suites."""
     code, texts = pd.factorize(items["groups"])
     levels = [json.loads(text) if text else {} for text in texts]
-    names = list(dict.fromkeys(name for found in levels for name in found))
-    table = {name: [str(found.get(name, UNKNOWN)) for found in levels] for name in names}
+    names = list(dict.fromkeys(name for level in levels for name in level))
+    table = {name: [str(level.get(name, UNKNOWN)) for level in levels] for name in names}
     return {
         name: np.array(["" if v == UNKNOWN else v for v in column], dtype=object)[code].astype(str)
         for name, column in table.items()

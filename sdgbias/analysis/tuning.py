@@ -61,16 +61,16 @@ def problems(run: RunData) -> list[Problem]:
         0
     ].astype(np.int64)
     places = np.split(code, np.cumsum([len(cell.items) for cell in cells])[:-1])
-    found = []
+    selected = []
     for cell, place in zip(cells, places, strict=True):
         s = cell.streams()
         rows = np.flatnonzero(usable(s.valid, cell.payoff))
         val, test = np.flatnonzero(cell.val[rows]), np.flatnonzero(cell.test_rows[rows])
         if val.size and test.size:
-            found.append(
+            selected.append(
                 Problem(cell, rows, take(s, rows), cell.payoff[rows], place[rows], val, test)
             )
-    return found
+    return selected
 
 
 def with_streams(p: Problem, stream: Stream, divergence: Divergence) -> Problem:
@@ -101,10 +101,10 @@ def as_vector(params: CadeParams) -> Floats:
 def searched(p: Problem, settings: AnalysisSettings, ranges: Ranges | None = None) -> Floats:
     """(4,) the setting that the paper's search finds on the val rows."""
     s, payoff = p.tunable()
-    found = random_search(
+    result = random_search(
         s, payoff, p.task, draws=settings.draws, seed=settings.seed, ranges=ranges
     )
-    return as_vector(found.params)
+    return as_vector(result.params)
 
 
 def format_setting(setting: Iterable[float]) -> str:

@@ -34,10 +34,10 @@ def scored(batch: ScoreBatch, widths: np.ndarray) -> np.ndarray:
     """(N,) whether each prompt has a score or a bound of it for all its candidates, of which there
     are ``widths`` (N,). A model that overflows gives NaN or infinity."""
     inside = np.arange(batch.logits.shape[1]) < widths[:, None]
-    known = np.isfinite(batch.logits)
+    has_score = np.isfinite(batch.logits)
     if batch.upper is not None:  # a censored candidate has -inf and a finite bound
-        known |= np.isneginf(batch.logits) & np.isfinite(batch.upper)
-    complete: np.ndarray = (known | ~inside).all(axis=1)
+        has_score |= np.isneginf(batch.logits) & np.isfinite(batch.upper)
+    complete: np.ndarray = (has_score | ~inside).all(axis=1)
     return complete
 
 
@@ -128,8 +128,8 @@ def score_three_times(engine: Backend, prompts: Sequence[Prompt], size: int, see
 
 def log_shares(logits: np.ndarray) -> np.ndarray:
     """(N, K) log-probabilities among a prompt's candidates; NaN where it has none."""
-    known = ~np.isnan(logits)
-    return np.where(known, log_softmax(logits.astype(np.float64), known), np.nan)
+    is_candidate = ~np.isnan(logits)
+    return np.where(is_candidate, log_softmax(logits.astype(np.float64), is_candidate), np.nan)
 
 
 def compare(
@@ -146,8 +146,8 @@ def compare(
     None without one.
     """
     p, q = log_shares(one.logits), log_shares(two.logits)
-    asked = ~np.isnan(p) | ~np.isnan(q)
-    exact = asked.any(axis=1) & (np.isfinite(p) & np.isfinite(q) | ~asked).all(axis=1)
+    is_candidate = ~np.isnan(p) | ~np.isnan(q)
+    exact = is_candidate.any(axis=1) & (np.isfinite(p) & np.isfinite(q) | ~is_candidate).all(axis=1)
     rows = np.flatnonzero(exact)
     row: dict[str, Any] = {"what": what, "n": len(rows), "left_out": len(p) - len(rows)}
     row |= dict.fromkeys(("logp_max", "logp_median", "mass_max", "mass_median"), float("nan"))

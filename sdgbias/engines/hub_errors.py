@@ -38,21 +38,21 @@ def translate(
     """The error to raise instead of ``error``, which occurred during ``what`` ('can't load the
     processor of')."""
     line = first_line(error)
-    told = f"{spec.name}: {what} {folder or spec.repo}: {line}"
+    message = f"{spec.name}: {what} {folder or spec.repo}: {line}"
     never = _never(spec, folder, error) or _damaged(folder, error)
     if never:
         return ModelError(f"{spec.name}: {what} {folder or spec.repo}: {never}")
     if folder is not None or isinstance(error, BROKEN):
-        return ModelError(told)
+        return ModelError(message)
     at = f"{spec.name}: {spec.repo}"
     kinds = {type(cause).__name__ for cause in _causes(error)}
     answered = next(
         (c for c in _causes(error) if _status(c) and "EntryNotFound" not in type(c).__name__), None
     )
     if answered is not None and _status(answered) < 429:
-        found = hub.plain(spec.repo, spec.revision, answered)
-        kind = ModelError if isinstance(found, RegistryError) else type(found)
-        return kind(f"{spec.name}: {found}")
+        translated = hub.plain(spec.repo, spec.revision, answered)
+        kind = ModelError if isinstance(translated, RegistryError) else type(translated)
+        return kind(f"{spec.name}: {translated}")
     if (
         kinds & {"LocalEntryNotFoundError", "IncompleteSnapshotError", "OfflineModeIsEnabled"}
         or answered is not None
@@ -65,7 +65,7 @@ def translate(
             f" fetch them: sdgbias models fetch {spec.name}"
         )
     if kinds & {"EntryNotFoundError", "RemoteEntryNotFoundError"}:
-        return ModelError(told)
+        return ModelError(message)
     if "Can't load image processor" in line or "Can't load tokenizer" in line:
         return ModelError(
             f"{at} has no {'tokenizer' if 'tokenizer' in line else 'preprocessor_config.json'} at"
@@ -73,8 +73,8 @@ def translate(
         )
     # transformers' own errors about files that exist: retrying would not read them differently
     if isinstance(error, _OF_FILES):
-        return ModelError(told)
-    return InfrastructureError(told)
+        return ModelError(message)
+    return InfrastructureError(message)
 
 
 def _never(spec: ModelSpec, folder: Path | None, error: BaseException) -> str:

@@ -283,13 +283,13 @@ def read(spec: ModelSpec, kind: type[T]) -> T:
     entry's file, the option, its value and what is valid, for an unknown option all names."""
     model = MODELS[spec.backend]
     try:
-        found = model.model_validate(dict(spec.options))
+        settings = model.model_validate(dict(spec.options))
     except ValidationError as invalid:
         faults = sorted(invalid.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
         where = f"registry/models/{spec.name}.yaml"
         raise RegistryError(f"{where}: {_sentence(faults[0], spec, model)}") from None
-    assert isinstance(found, kind), f"{spec.backend} has no {kind.__name__}"
-    return found
+    assert isinstance(settings, kind), f"{spec.backend} has no {kind.__name__}"
+    return settings
 
 
 def of_engine(spec: ModelSpec) -> dict[str, Any]:
@@ -319,10 +319,10 @@ def _sentence(fault: Any, spec: ModelSpec, model: type[Options]) -> str:
 @cache
 def schema(model: type[Options]) -> dict[str, dict[str, Any]]:
     """Option -> JSON Schema of its value, with its description."""
-    found: dict[str, dict[str, Any]] = model.model_json_schema()["properties"]
-    for about in found.values():
+    properties: dict[str, dict[str, Any]] = model.model_json_schema()["properties"]
+    for about in properties.values():
         about["description"] = " ".join(about["description"].split())
-    return found
+    return properties
 
 
 _KINDS = {

@@ -155,18 +155,20 @@ class Oracle:
 def parts(text: str) -> tuple[str, str, tuple[str, ...]]:
     """(question, context line, option texts in the order shown) of a prompt; '' and () where
     absent."""
-    found = _PARTS.match(text)
-    if found is None:
+    match = _PARTS.match(text)
+    if match is None:
         return text, "", ()
-    options = tuple(_LABEL.split(found["options"])[1:]) if found["options"] else ()
-    return found["question"], found["context"] or "", options
+    options = tuple(_LABEL.split(match["options"])[1:]) if match["options"] else ()
+    return match["question"], match["context"] or "", options
 
 
 def read_oracle(benchmark: Path) -> Oracle:
     """The oracle of a benchmark folder, including custom questions. Raises InputError."""
-    own = (benchmark / "items_own.parquet").is_file()
+    custom = (benchmark / "items_own.parquet").is_file()
     tables, digest = {}, hashlib.sha256()
-    for name in ("items_own", "prompts") if own else ("items_mcq", "items_regression", "prompts"):
+    for name in (
+        ("items_own", "prompts") if custom else ("items_mcq", "items_regression", "prompts")
+    ):
         path = benchmark / f"{name}.parquet"
         try:
             digest.update(path.read_bytes())
@@ -176,10 +178,10 @@ def read_oracle(benchmark: Path) -> Oracle:
                 f"{path}: the oracle of a planted model can't be read; name a folder made by:"
                 " sdgbias build"
             ) from None
-    if own:  # one pillar, every context states values, and there are no numbers
+    if custom:  # one pillar, every context states values, and there are no numbers
         tables["items_mcq"] = tables["items_own"].assign(pillar="all")
         tables["items_regression"] = pd.DataFrame()
-    stated = "" if own else "Given: "
+    stated = "" if custom else "Given: "
     mcq, regression = tables["items_mcq"], tables["items_regression"]
     questions: dict[str, tuple[str, dict[str, str]]] = {}
     gold: dict[tuple[str, int], str] = {}
@@ -187,9 +189,9 @@ def read_oracle(benchmark: Path) -> Oracle:
     for row in mcq.to_dict("records"):
         texts = [row[c] for c in columns if row[c]]
         up, count = row["polarity"], len(texts)
-        said = letter_directions(up, count) if up else ("",) * count
+        directions = letter_directions(up, count) if up else ("",) * count
         questions.setdefault(row["question"], (row["pillar"], {}))[1].update(
-            zip(texts, said, strict=True)
+            zip(texts, directions, strict=True)
         )
         gold["mcq", row["item_id"]] = row[f"option_{row['answer'].lower()}"]
     for row in regression.to_dict("records"):

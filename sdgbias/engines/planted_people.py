@@ -46,9 +46,9 @@ RAMBLING = "It is a picture with a calm mood."
 
 
 def _group(name: str) -> str:
-    known = {group for groups in GROUPS.values() for group in groups}
-    if name not in known:
-        raise ValueError(one_of("group", name, known))
+    names = {group for groups in GROUPS.values() for group in groups}
+    if name not in names:
+        raise ValueError(one_of("group", name, names))
     return name
 
 
@@ -76,7 +76,7 @@ class PlantedPeople(PlantedEngine):
         folder = oracle_folder(self.habits.oracle, root)
         try:
             table = pd.read_parquet(folder / "people.parquet")
-            asked = pd.read_parquet(
+            prompts = pd.read_parquet(
                 folder / "prompts.parquet", columns=["item_id", "text", "image_id"]
             )
             items = pd.read_parquet(
@@ -88,7 +88,7 @@ class PlantedPeople(PlantedEngine):
                 " people build"
             ) from None
         self.people = table.set_index("image_id")[["person_id", "class1", *GROUPS]].to_dict("index")
-        merged = asked.merge(items, on="item_id")
+        merged = prompts.merge(items, on="item_id")
         keys = zip(merged["text"], merged["image_id"], strict=True)
         answers = zip(merged["prompt"], merged["asked"], merged["gold"], strict=True)
         self.questions = dict(zip(keys, answers, strict=True))
@@ -112,12 +112,12 @@ class PlantedPeople(PlantedEngine):
 
     def _answer(self, prompt: Prompt) -> str:
         """The label behind the model's answer."""
-        found = self.questions.get((prompt.text, prompt.image_id))
-        if found is None or prompt.image_id not in self.people:
+        entry = self.questions.get((prompt.text, prompt.image_id))
+        if entry is None or prompt.image_id not in self.people:
             return "unknown"
-        kind, asked, gold = found
+        kind, subject, gold = entry
         person = str(self.people[prompt.image_id]["person_id"])
-        luck = self._draw("right", person, kind, asked)
+        luck = self._draw("right", person, kind, subject)
         if kind in CHOICES:
             if gold == "no":
                 return "yes" if luck < self.habits.false_yes else "no"
@@ -131,11 +131,11 @@ class PlantedPeople(PlantedEngine):
         return others[int(self._draw("other", person, kind) * len(others))]
 
     def logits(self, prompt: Prompt) -> np.ndarray:
-        found = np.zeros(len(prompt.candidates), dtype=np.float32)
+        scores = np.zeros(len(prompt.candidates), dtype=np.float32)
         if prompt.image_id:
-            found[prompt.candidates.index(_SAYS[self._answer(prompt)])] = 3.0
-        found[0] += self.habits.yes_bias
-        return found
+            scores[prompt.candidates.index(_SAYS[self._answer(prompt)])] = 3.0
+        scores[0] += self.habits.yes_bias
+        return scores
 
     def generate(
         self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int

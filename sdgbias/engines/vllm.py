@@ -179,8 +179,8 @@ class VLLM(Restartable):
         if not starts:
             prompts = [p for p in prompts if set(p.candidates) <= set(self.candidates.ids)]
             for ending in ("", *self._lone_space()):
-                asked = [p for p in prompts if not ending or self.candidates.spaced(p)]
-                self._requests.begin([r for p in asked for r in self._scoring(p, ending)])
+                selected = [p for p in prompts if not ending or self.candidates.spaced(p)]
+                self._requests.begin([r for p in selected for r in self._scoring(p, ending)])
         elif "" in starts:
             self._requests.begin([(p, "", self._answering(max_new_tokens)) for p in prompts])
 
@@ -222,15 +222,15 @@ class VLLM(Restartable):
         They differ from the transformers engine's logits by one constant per prompt, which does not
         affect any later step. PromptRefused when a prompt does not fit.
         """
-        batch, known = ScoreBatch.empty(prompts), self.candidates
+        batch, tokens = ScoreBatch.empty(prompts), self.candidates
         self.prefetch(prompts)
         for candidates in dict.fromkeys(prompt.candidates for prompt in prompts):
             rows = [row for row, prompt in enumerate(prompts) if prompt.candidates == candidates]
             alike, behind = [prompts[row] for row in rows], None
             first, lengths = self._first_tokens(alike, "")
-            if known.spaced(alike[0]):
+            if tokens.spaced(alike[0]):
                 behind, _ = self._first_tokens(alike, *self._lone_space())
-            put(batch, rows, alike, first, behind, known, self.tokenizer)
+            put(batch, rows, alike, first, behind, tokens, self.tokenizer)
             batch.n_tokens[rows] = lengths
         return batch
 
@@ -239,11 +239,11 @@ class VLLM(Restartable):
     ) -> tuple[FirstTokens, list[int]]:
         """(the first tokens of prompts with the same candidates that go on with ``ending``, tokens
         of each prompt)."""
-        asked = [self._scoring(prompt, ending) for prompt in prompts]
-        answers = iter(self._ask([request for requests in asked for request in requests]))
+        per_prompt = [self._scoring(prompt, ending) for prompt in prompts]
+        answers = iter(self._ask([request for requests in per_prompt for request in requests]))
         rows: list[Scores] = []
         tops, lengths = [], []
-        for requests in asked:
+        for requests in per_prompt:
             choices = [next(answers) for _ in requests]
             rows.append({})
             for choice in choices:
@@ -285,7 +285,7 @@ class VLLM(Restartable):
             spaced = first, behind
         choices = choices_of(starts, self.candidates, len(prompts), spaced)
         owners = [prompt for prompt in prompts for _ in starts]
-        forced = self._forced(owners, [own for of_prompt in choices for own in of_prompt])
+        forced = self._forced(owners, [choice for of_prompt in choices for choice in of_prompt])
         parameters = self._answering(max_new_tokens)
         answers = self._ask(
             [(p, self._written(ids), parameters) for p, ids in zip(owners, forced, strict=True)]
@@ -293,8 +293,8 @@ class VLLM(Restartable):
         texts = []
         for prompt, ids, answer in zip(owners, forced, answers, strict=True):
             begun = thought_begun(self._text(prompt))
-            said = [i for i in answer["token_ids"] if i not in self.ends]
-            texts.append(begun + decoded(self.tokenizer, [*ids, *said]).strip())
+            new_ids = [i for i in answer["token_ids"] if i not in self.ends]
+            texts.append(begun + decoded(self.tokenizer, [*ids, *new_ids]).strip())
         cut = [answer["finish_reason"] == "length" for answer in answers]
         rows = range(0, len(texts), len(starts) or 1)
         return Generated(
@@ -317,7 +317,7 @@ class VLLM(Restartable):
         may consist of."""
         forced: list[list[int]] = [[] for _ in prompts]
         for position in range(max(map(len, choices), default=0)):
-            rows = [row for row, own in enumerate(choices) if len(own) > position]
+            rows = [row for row, choice in enumerate(choices) if len(choice) > position]
             several = [row for row in rows if len(choices[row][position]) > 1]
             answers = self._ask(
                 [

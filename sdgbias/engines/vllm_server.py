@@ -145,7 +145,7 @@ class Server:
         return {name: head for name, part in vars(config).items() if part is text}
 
     def _wait(self, port: int) -> None:
-        began = told = time.monotonic()
+        began = reported = time.monotonic()
         while True:
             if self.ended:
                 raise self._refusal()
@@ -158,8 +158,8 @@ class Server:
                     f"{self.spec.name}: vLLM did not come up within {_STUCK:.0f} s"
                     f" ({self.last_words()})"
                 )
-            if now - told > _TELL:
-                told = now
+            if now - reported > _TELL:
+                reported = now
                 line = (self._lines() or [""])[-1][:120]
                 print(
                     f"{self.spec.name}: vLLM is loading, {now - began:.0f} s {line}",

@@ -80,8 +80,8 @@ def _checked(
 
 def has_vllm() -> bool:
     """Whether vLLM can be imported here; a folder that happens to have its name doesn't count."""
-    found = importlib.util.find_spec("vllm")
-    return found is not None and found.origin is not None
+    module_spec = importlib.util.find_spec("vllm")
+    return module_spec is not None and module_spec.origin is not None
 
 
 def served(python: Path | None) -> Served:
@@ -110,9 +110,9 @@ def _run(command: list[str]) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=True)
     except (OSError, subprocess.SubprocessError) as error:
-        said = str(getattr(error, "stderr", "") or error).strip().splitlines()[-1][:300]
+        detail = str(getattr(error, "stderr", "") or error).strip().splitlines()[-1][:300]
         raise InfrastructureError(
-            f"{command[0]}: vLLM there doesn't say what it serves ({said}); build it anew: make"
+            f"{command[0]}: vLLM there doesn't say what it serves ({detail}); build it anew: make"
             " vllm, or choose --backend hf"
         ) from None
     return done.stdout

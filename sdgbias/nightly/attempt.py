@@ -200,17 +200,17 @@ def attempt(
             (*NOT_FOR_MODELS, *job.withheld),
             look_at_it,
         )
-    known = _classified(job, ended, json_object(outcome_file(job, number)))
-    known |= _how_far(job, known, stages)
-    if known.get("run_id") in published:
-        known["outcome"] = PUBLISHED
+    facts = _classified(job, ended, json_object(outcome_file(job, number)))
+    facts |= _how_far(job, facts, stages)
+    if facts.get("run_id") in published:
+        facts["outcome"] = PUBLISHED
     outcome = outcome_of(
         job,
         began,
         attempts=number,
         seconds=round(ended.seconds, 3),
         finished_at=began + timedelta(seconds=ended.seconds),
-        **known,
+        **facts,
     )
     with suppress(errors.StoreError):  # what its process wrote has the run as well
         process.write_outcome(outcome_file(job, number), outcome.row())
@@ -228,10 +228,10 @@ def _how_far(
     if not counted or ended.get("kind") not in ("TimedOut", CANCELLED):
         return {}
     first, last = counted[-1]
-    known = {"scored": last.done, "planned": last.total}
+    facts = {"scored": last.done, "planned": last.total}
     if ended["kind"] == CANCELLED:
         kept = f"{last.done:,} of {last.total:,} prompts are kept ({last.what})"
-        return {**known, "message": f"{ended['message']}; {kept}"}
+        return {**facts, "message": f"{ended['message']}; {kept}"}
     if last.done <= first.done:
         return {}
     nights = (last.total - last.done) / (last.done - first.done)
@@ -239,7 +239,7 @@ def _how_far(
         f"{last.done / last.total:.0%} of prompts ({last.what}), about {nights:.1f} nights left at"
         f" {job.timeout_s:.0f} s each; goes on from there the next night; more time: --timeout"
     )
-    return {**known, "kind": OUT_OF_TIME, "message": message}
+    return {**facts, "kind": OUT_OF_TIME, "message": message}
 
 
 def worth_another_try(outcome: JobOutcome) -> bool:

@@ -60,14 +60,14 @@ class Finding:
     repo: str
     revision: str
     name: str
-    told: str
+    text: str
     written: bool = False
     news: bool = True
     ready: bool = False
 
     def line(self) -> str:
         at = f"@{self.revision[:_SHORT]}" if self.revision else ""
-        return f"{self.kind:15} {self.repo or self.name}{at}: {self.told}"
+        return f"{self.kind:15} {self.repo or self.name}{at}: {self.text}"
 
 
 @dataclass(frozen=True)
@@ -122,14 +122,14 @@ def look(
 
     def note(one: Finding, commit: str) -> None:
         row = ledger.get(one.repo.lower())
-        again = (row is not None and row.why == one.told) or one.kind == SAME
+        again = (row is not None and row.why == one.text) or one.kind == SAME
         announced = again or (one.kind == GONE and not one.written and not dry_run)
         findings.append(replace(one, news=not announced))
         # a repository that doesn't answer today keeps its candidate's row, which is tried later
         if one.kind != SAME and not (one.kind == TROUBLE and row is not None and row.name):
             first, at = row.first_seen if row else day, one.revision or commit
             verdict = WAITING if one.ready else one.kind
-            seen = Seen(one.repo, at, first, verdict, one.told, dict(here.versions), one.name)
+            seen = Seen(one.repo, at, first, verdict, one.text, dict(here.versions), one.name)
             ledger[one.repo.lower()] = seen
 
     try:
@@ -187,8 +187,8 @@ def _commits(
         new = spec.reason != gone[spec.name]
         if new and not dry_run:
             changes.set_state(root, spec.name, state, reason=gone[spec.name])
-        told = f"{gone[spec.name]}; {spec.name} is {'now' if new else 'still'} {state}"
-        findings.append(Finding(GONE, repo, spec.revision, spec.name, told, new and not dry_run))
+        text = f"{gone[spec.name]}; {spec.name} is {'now' if new else 'still'} {state}"
+        findings.append(Finding(GONE, repo, spec.revision, spec.name, text, new and not dry_run))
     try:
         head = hub.commit(repo)
     except hub.NoRepository:
@@ -249,9 +249,9 @@ def _register(
     spec = replace(proposal.spec, reason=f"{kind} of {base}; {onward}")
     if not dry_run:
         changes.write(root, spec)
-    told = f"candidate {name}: {spec.reason}{facts}"
+    text = f"candidate {name}: {spec.reason}{facts}"
     at = (spec.repo, spec.revision, name)
-    return Finding(kind, *at, told, not dry_run, ready=not proposal.obstacle)
+    return Finding(kind, *at, text, not dry_run, ready=not proposal.obstacle)
 
 
 def _described(one: Finding, listed: hub.ModelFacts, here: propose.Host) -> Finding:
@@ -265,7 +265,7 @@ def _described(one: Finding, listed: hub.ModelFacts, here: propose.Host) -> Find
     fit = each if devices else "too large for this machine"
     params_b = float(f"{listed.params / 1e9:.3g}")
     facts = f"{_facts(listed, params_b)}, {fit} in bfloat16"
-    return replace(one, told=f"{one.told} ({facts})")
+    return replace(one, text=f"{one.text} ({facts})")
 
 
 def _facts(listed: hub.ModelFacts, params_b: float | None) -> str:

@@ -129,10 +129,10 @@ def _probe(
         f" {worst['logp_max']:.2g}"
     )
     if probes.questions:
-        asked = ask(engine, probes.questions, probes.views, probes.items)
-        stored["admission"] = asdict(asked)
-        line += f"; {asked.line()}"
-        why = why or refusal(asked, spec, root, floor)
+        admission = ask(engine, probes.questions, probes.views, probes.items)
+        stored["admission"] = asdict(admission)
+        line += f"; {admission.line()}"
+        why = why or refusal(admission, spec, root, floor)
     line += f"; {ways.line}" if ways else ""
     return Verdict(not why, why or line, stored, entry)
 
@@ -147,8 +147,8 @@ def here(root: Path) -> Host:
     except InfrastructureError:
         no_vllm = "vLLM isn't installed here"
     served = cache(lambda: vllm_support.served(python))
-    known, language = partial(_types, "known"), partial(_types, "language")
-    return Host(machine.this(), known, no_vllm, language, served, versions)
+    known_types, language = partial(_types, "known"), partial(_types, "language")
+    return Host(machine.this(), known_types, no_vllm, language, served, versions)
 
 
 def _types(kind: str) -> frozenset[str]:
@@ -235,24 +235,24 @@ def _means(values: np.ndarray, of: Sequence[str]) -> dict[str, float]:
     return {name: float(np.nanmean(values[names == name])) for name in dict.fromkeys(of)}
 
 
-def refusal(asked: Admission, spec: ModelSpec, root: Path, floor: float = FLOOR) -> str:
+def refusal(admission: Admission, spec: ModelSpec, root: Path, floor: float = FLOOR) -> str:
     """Why the model may not run at night, with the option that would change it; '' where it may."""
-    often = asked.thinks * 2 > asked.prompts
+    often = admission.thinks * 2 > admission.prompts
     switches, begun = _template(spec, root)
-    if asked.mass >= floor and not often and not begun:
+    if admission.mass >= floor and not often and not begun:
         return ""
-    why = f"candidate mass {asked.mass:.3f} of {asked.prompts} prompts is below {floor:g}"
+    why = f"candidate mass {admission.mass:.3f} of {admission.prompts} prompts is below {floor:g}"
     if often:
         why = (
-            f"it thinks before it answers: {asked.thinks} of {asked.prompts} prompts begin with a"
-            f" reasoning tag, candidate mass {asked.mass:.3f}"
+            f"it thinks before it answers: {admission.thinks} of {admission.prompts} prompts"
+            f" begin with a reasoning tag, candidate mass {admission.mass:.3f}"
         )
     elif begun:
         why = (
             f"its prompts end inside a thought, which {begun} begins, so that no answer is scored:"
-            f" candidate mass {asked.mass:.3f}"
+            f" candidate mass {admission.mass:.3f}"
         )
-    token = asked.first[0][0]
+    token = admission.first[0][0]
     option = _option(spec, switches, begun, often)
     return f"{why}, the commonest first token is {token!r}; {option}"
 

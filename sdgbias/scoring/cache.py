@@ -145,15 +145,15 @@ class ScoreCache:
 
     def lengths(self, keys: pd.Series) -> np.ndarray:
         """(N,) prompt tokens of N keys, 0 for those without scores."""
-        known = self._table("scores", "key", "n_tokens").to_pandas().drop_duplicates("key")
-        of_key = known.set_index("key")["n_tokens"].reindex(keys).fillna(0)
+        stored = self._table("scores", "key", "n_tokens").to_pandas().drop_duplicates("key")
+        of_key = stored.set_index("key")["n_tokens"].reindex(keys).fillna(0)
         return of_key.to_numpy(dtype=np.int64)
 
     def lacks(self, kind: str, keys: pd.Series) -> np.ndarray:
         """(N,) bool: which of N keys have no row of `kind`."""
-        known = self._table(kind, "key")["key"]
-        found = pc.is_in(pa.array(keys, pa.string()), value_set=known)
-        return ~np.asarray(found.to_numpy(zero_copy_only=False))
+        stored = self._table(kind, "key")["key"]
+        is_stored = pc.is_in(pa.array(keys, pa.string()), value_set=stored)
+        return ~np.asarray(is_stored.to_numpy(zero_copy_only=False))
 
     def compact(self, kind: str) -> pd.DataFrame:
         """Merges all shards of `kind` into one and returns its rows with their times. If killed in

@@ -87,7 +87,7 @@ def cost(
     prompts, tokens, images = planned(cells[paper])
     all_prompts, all_tokens, all_images = planned(cells)
     image_tokens = int((next(iter(paths.values())) == -1).sum()) if paths else 0
-    asked = plan.cells.groupby(["task", "view"])["key"].nunique().groupby("task").sum()
+    by_task = plan.cells.groupby(["task", "view"])["key"].nunique().groupby("task").sum()
     return {
         "model": spec.name,
         "items": len(cells[["task", "item_id"]].drop_duplicates()),
@@ -105,7 +105,7 @@ def cost(
         "images_planned": images * parts,
         "images_extra": (all_images - images) * parts,
         "image_tokens": image_tokens // parts + 1 if image_tokens else 0,
-        "asked": {str(task): int(n) for task, n in asked.items()},
+        "asked": {str(task): int(n) for task, n in by_task.items()},
         "ratio_naive": round(int(lengths[paper].sum()) / max(tokens, 1), 3),
         "ratio_full": round(tokens / int(lengths[full].sum()), 3) if full.any() else None,
     }
@@ -169,7 +169,7 @@ def _shared(
 
 
 def hours(
-    spec: ModelSpec, asked: Mapping[str, int], results: Sequence[Path], rate: float | None = None
+    spec: ModelSpec, prompts: Mapping[str, int], results: Sequence[Path], rate: float | None = None
 ) -> dict[str, Any]:
     """GPU hours (without a GPU: hours) for so many prompts of each task, at the pace of the model's
     runs in ``results`` whose prompts were all timed: mean, lowest and highest, None without such a
@@ -179,8 +179,8 @@ def hours(
     weights = machine.weights_gib((spec.params_b or 0) * 1e9, spec.dtype)
     stored = [store.query(path, _PACE, [spec.name]) for path in results if path.is_file()]
     runs = [run.set_index("task")["pace"] for rows in stored for _, run in rows.groupby("run_id")]
-    runs = [pace for pace in runs if set(asked) <= set(pace.index)]
-    took = [devices * sum(n * pace[task] for task, n in asked.items()) / 3600 for pace in runs]
+    runs = [pace for pace in runs if set(prompts) <= set(pace.index)]
+    took = [devices * sum(n * pace[task] for task, n in prompts.items()) / 3600 for pace in runs]
     mean = sum(took) / len(took) if took else None
     return {
         "hours": mean,

@@ -91,8 +91,8 @@ def _publish(
     require_agreement(results.parent, spec.name, scoring.fingerprint)
     outcome = scoring.outcome(run.run_id)
     waits = WAITING[0] in scoring.failures.values()
-    asked = replace(settings, passes=()) if waits else settings
-    tables = run.suite.tables(benchmark, scoring.scored, asked, ImageReader(benchmark), progress)
+    applied = replace(settings, passes=()) if waits else settings
+    tables = run.suite.tables(benchmark, scoring.scored, applied, ImageReader(benchmark), progress)
     tables |= {
         "scores": scoring.scored.cells.merge(scoring.scored.scores, on="key").drop(columns="key"),
         "failures": pd.DataFrame(scoring.failed, columns=["key", "kind", "message"]),

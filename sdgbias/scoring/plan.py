@@ -68,11 +68,11 @@ def as_prompts(
     rows: Iterable[Mapping[Any, Any]], images: Mapping[str, tuple[bytes, ...]]
 ) -> list[Prompt]:
     """Rows of a plan (text, candidates, image_id) with their pictures."""
-    found = []
+    batch = []
     for row in rows:
         shown = row["image_id"]
-        found.append(Prompt(row["text"], row["candidates"], images[shown] if shown else (), shown))
-    return found
+        batch.append(Prompt(row["text"], row["candidates"], images[shown] if shown else (), shown))
+    return batch
 
 
 def prompt_key(fingerprint: str, candidates: str, image_id: str, text: str) -> str:

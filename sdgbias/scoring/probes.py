@@ -99,12 +99,12 @@ def _probes(
         raise InputError(
             f"{benchmark}: no prompts to probe with; build the benchmark again: sdgbias build"
         )
-    asked = _draw_questions(cells, questions, seed)
+    drawn = _draw_questions(cells, questions, seed)
     images = ImageReader(benchmark)
-    images.require(pd.concat([rows["image_id"], asked["image_id"]]))
-    prompts, shown = (as_prompts(r.to_dict("records"), images) for r in (rows, asked))
+    images.require(pd.concat([rows["image_id"], drawn["image_id"]]))
+    prompts, shown = (as_prompts(r.to_dict("records"), images) for r in (rows, drawn))
     kinds = dict(sorted(Counter(map(_kind, prompts)).items()))
-    items, asked_views = tuple(asked["item"]), tuple(asked["view"])
+    items, asked_views = tuple(drawn["item"]), tuple(drawn["view"])
     return Probes(prompts, origin, kinds, seed, tuple(shown), items, asked_views)
 
 

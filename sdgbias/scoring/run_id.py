@@ -53,8 +53,8 @@ def _model(spec: ModelSpec, root: Path) -> list[object]:
     if spec.backend in _OWN:
         oracle = options.get("oracle")
         card = oracle_folder(str(oracle), root) / "benchmark.json" if oracle else None
-        there = card is not None and card.is_file()
-        return [*parts, hashlib.sha256(card.read_bytes()).hexdigest() if card and there else ""]
+        has_card = card is not None and card.is_file()
+        return [*parts, hashlib.sha256(card.read_bytes()).hexdigest() if card and has_card else ""]
     if spec.backend == "api":
         # on this machine the port doesn't identify the model
         if read(spec, ApiOptions).local:

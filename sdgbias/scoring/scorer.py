@@ -267,9 +267,9 @@ class Scorer:
         upper = pa.nulls(len(prompts), pa.list_(pa.float32()))
         if batch.upper is not None:
             upper = _lists(offsets, batch.upper[inside], np.isnan(batch.upper).all(axis=1))
-        known = scored(batch, widths)
+        valid = scored(batch, widths)
         keys = [row["key"] for row in chunk]
-        self.failures += [(key, *NOT_FINITE) for key, ok in zip(keys, known, strict=True) if not ok]
+        self.failures += [(key, *NOT_FINITE) for key, ok in zip(keys, valid, strict=True) if not ok]
         rows = _rows(
             "scores",
             keys,
@@ -283,7 +283,7 @@ class Scorer:
             _by_tokens(seconds, batch.n_tokens),
             [row.get("run") for row in chunk],
         )
-        return rows.filter(pa.array(known))
+        return rows.filter(pa.array(valid))
 
     def _generate_batch(self, chunk: Chunk) -> pa.RecordBatch:
         """Free answers, or the answer after each forced start: all rows of a chunk have the same

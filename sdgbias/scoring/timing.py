@@ -49,12 +49,12 @@ def timings(
     counted = uses["uses"].where(paper | ~uses["key"].isin(set(uses.loc[paper, "key"])), 0)
     uses["part"] = counted / counted.groupby(uses["key"]).transform("sum")
     of_view = {view: name for name in passes for view in EXTRA[name]}
-    found = []
+    blocks = []
     for phase, rows in work.items():
-        known = rows[["key", "run"]].assign(
+        timed = rows[["key", "run"]].assign(
             seconds_alone=rows["seconds"].astype(float), untimed=rows["seconds"].isna()
         )
-        cost = known.groupby("key").agg({"seconds_alone": "sum", "untimed": "any", "run": "first"})
+        cost = timed.groupby("key").agg({"seconds_alone": "sum", "untimed": "any", "run": "first"})
         t = uses.merge(cost, left_on="key", right_index=True)
         t["tokens"] = t["key"].map(lengths).fillna(0)
         t["cached"] = ~t["untimed"] & (t["run"] != run_id)
@@ -64,8 +64,8 @@ def timings(
         one = t.groupby(["task", "view"], sort=True).agg(
             cells=("uses", "sum"), prompts=("key", "size"), **{name: (name, "sum") for name in sums}
         )
-        found.append(one.reset_index().assign(phase=phase))
-    table = pd.concat(found, ignore_index=True)
+        blocks.append(one.reset_index().assign(phase=phase))
+    table = pd.concat(blocks, ignore_index=True)
     table["pass"] = table["view"].map(of_view).fillna("")
     whole = ["cells", "prompts", "cached", "untimed", "tokens"]
     return table.astype(dict.fromkeys(whole, "int64"))[COLUMNS]

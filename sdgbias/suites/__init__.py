@@ -95,8 +95,8 @@ def newest_runs(
     benchmark where the suite keeps benchmarks apart, or with ``per_benchmark`` in any case.
     ``among``: restrict to these runs."""
     sql = "SELECT DISTINCT suite FROM runs WHERE finished_at IS NOT NULL"
-    found = []
+    runs = []
     for name in in_order(store.query(results, sql)["suite"]):
         apart = per_benchmark or named(name).per_benchmark
-        found += store.latest_runs(results, name, per_benchmark=apart, among=among)
-    return found
+        runs += store.latest_runs(results, name, per_benchmark=apart, among=among)
+    return runs

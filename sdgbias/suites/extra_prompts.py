@@ -76,11 +76,11 @@ def extra_cells(
 
     Raises InputError where an imported prompt lacks the line that a pass changes.
     """
-    made = [block for name in passes for block in _MAKERS[name](items, prompts, seed)]
+    blocks = [block for name in passes for block in _MAKERS[name](items, prompts, seed)]
     empty = pd.DataFrame(
         {name: pd.Series(dtype="int64" if name == "item_id" else "str") for name in COLUMNS}
     )
-    return pd.concat([empty, *made], ignore_index=True) if made else empty
+    return pd.concat([empty, *blocks], ignore_index=True) if blocks else empty
 
 
 def orders(items: pd.DataFrame, view: str, seed: int = 0) -> np.ndarray:
@@ -109,9 +109,9 @@ def spread(items: pd.DataFrame, logits: np.ndarray) -> np.ndarray:
     """Scores (N, K) of a shared pass, NaN except for the representative items -> those of each
     item's group."""
     group = _groups(items)
-    asked = np.flatnonzero(np.isfinite(logits).any(axis=1))[::-1]
+    scored = np.flatnonzero(np.isfinite(logits).any(axis=1))[::-1]
     source = np.full(int(group.max(initial=-1)) + 1, -1)
-    source[group[asked]] = asked
+    source[group[scored]] = scored
     return np.where((source[group] >= 0)[:, None], logits[source[group]], np.nan)
 
 
@@ -240,8 +240,8 @@ def _with_options(
     )
     changed = []
     for triple in triples:
-        text, own, letters = triple.split(_BREAK)
-        changed.append(_renamed(text, own, letters, tokens))
+        text, option_lines, letters = triple.split(_BREAK)
+        changed.append(_renamed(text, option_lines, letters, tokens))
     _complete(
         items,
         pd.Series(np.array([text != "" for text in changed], dtype=bool)[codes]),
@@ -254,16 +254,16 @@ def _renamed(text: str, options: str, valid: str, tokens: str) -> str:
     """One prompt with these lines, '' where it lacks a line or a word to be replaced."""
     text, some = _OPTIONS.subn(lambda _: options, text, count=1)
     text, more = _VALID.subn(lambda _: valid, text, count=1)
-    found = bool(some and more)
+    complete = bool(some and more)
     for old, new in _WORDS.get(tokens, ()):
-        found &= old in text
+        complete &= old in text
         text = text.replace(old, new, 1)
-    return text if found else ""
+    return text if complete else ""
 
 
-def _complete(rows: pd.DataFrame, found: pd.Series, what: str) -> None:
-    if not found.all():
-        item = rows["item_id"].iloc[int(np.flatnonzero(~found.to_numpy())[0])]
+def _complete(rows: pd.DataFrame, present: pd.Series, what: str) -> None:
+    if not present.all():
+        item = rows["item_id"].iloc[int(np.flatnonzero(~present.to_numpy())[0])]
         raise InputError(
             f"prompts: item {item} has no line {what!r}, which this pass changes; leave it out:"
             " --passes none"

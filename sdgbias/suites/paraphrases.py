@@ -29,15 +29,17 @@ def wordings() -> Mapping[str, tuple[str, ...]]:
     """Indicator -> its further wordings, each on one line. Raises InputError where the packaged
     table lacks an indicator of indicators.yaml or has fewer than ``FEWEST`` for one."""
     table = packaged_yaml(_FILE)
-    found = {slug: tuple(" ".join(text.split()) for text in texts) for slug, texts in table.items()}
+    by_slug = {
+        slug: tuple(" ".join(text.split()) for text in texts) for slug, texts in table.items()
+    }
     for entry in load_indicators():
-        known = set(found.get(entry.slug, ())) - {entry.question}
-        if len(known) < FEWEST:
+        others = set(by_slug.get(entry.slug, ())) - {entry.question}
+        if len(others) < FEWEST:
             raise InputError(
-                f"sdgbias/data/{_FILE}: {entry.slug} has {len(known)} wordings of its own, wants"
+                f"sdgbias/data/{_FILE}: {entry.slug} has {len(others)} wordings of its own, wants"
                 f" {FEWEST} or more; install sdgbias again"
             )
-    return found
+    return by_slug
 
 
 def asked(items: pd.DataFrame) -> pd.Series:
@@ -54,15 +56,15 @@ def texts(items: pd.DataFrame, rows: pd.DataFrame) -> Iterator[tuple[str, pd.Dat
     None where no question is worded as in indicators.yaml. Raises InputError where a prompt doesn't
     begin with its question.
     """
-    own = items.set_index("item_id").loc[rows["item_id"]]
-    use = asked(own).to_numpy()
-    rows, own = rows[use], own[use]
+    of_rows = items.set_index("item_id").loc[rows["item_id"]]
+    use = asked(of_rows).to_numpy()
+    rows, of_rows = rows[use], of_rows[use]
     if rows.empty:
         return
     for k, view in enumerate(VIEWS):
         changed = []
         for item, text, slug, question in zip(
-            rows["item_id"], rows["text"], own["indicator"], own["question"], strict=True
+            rows["item_id"], rows["text"], of_rows["indicator"], of_rows["question"], strict=True
         ):
             begin = _QUESTION + question
             if not text.startswith(begin):

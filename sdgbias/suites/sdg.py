@@ -111,8 +111,8 @@ def starts_needed(
     lacks an answer of the Full view: all ten on the questions of split 'val', on which CADE is
     tuned; on those of 'test' the digit that it then chooses."""
     items = load_items(benchmark)[Task.REGRESSION]
-    asked = set(scored.cells.loc[scored.cells["task"] == Task.REGRESSION.value, "test"])
-    tests = [test for test in TESTS[Task.REGRESSION] if test.value in asked]
+    scored_tests = set(scored.cells.loc[scored.cells["task"] == Task.REGRESSION.value, "test"])
+    tests = [test for test in TESTS[Task.REGRESSION] if test.value in scored_tests]
     free = scored.spoken.get("", {})
     wanted: dict[str, dict[str, None]] = {}
     for test in tests if settings.mode == "continue" and len(items) else ():
@@ -131,9 +131,9 @@ def starts_needed(
 
 def richest_view(cells: pd.DataFrame) -> str:
     """The view that shows most of a question: Full, or less where a suite has no pictures."""
-    asked = set(cells["view"])
+    views = set(cells["view"])
     order = (View.FULL, View.IMG_Q, View.CTX_Q, View.Q_ONLY)
-    return next((view.value for view in order if view.value in asked), View.FULL.value)
+    return next((view.value for view in order if view.value in views), View.FULL.value)
 
 
 def _only_test(cells: pd.DataFrame) -> list[str]:
@@ -186,9 +186,9 @@ def view_logits(
     keys = pd.Series(take_rows(scored.cells["key"].array, cell, allow_fill=True), dtype=object)
     score = scored.score_of[cell]
     logits, upper = np.full((2, len(items), len(candidates(items, task))), np.nan)
-    for table, known in ((logits, scored.logits), (upper, scored.upper)):
-        k = min(table.shape[1], known.shape[1])
-        table[:, :k] = known[score, :k]
+    for table, stored in ((logits, scored.logits), (upper, scored.upper)):
+        k = min(table.shape[1], stored.shape[1])
+        table[:, :k] = stored[score, :k]
     return keys.to_numpy(), logits, upper
 
 
@@ -244,8 +244,8 @@ def run_test(
     from sdgbias.methods.search import SearchSettings, take, tune
 
     present = present_options(items, task)
-    found = {view: view_logits(scored, items, task, test, view) for view in View}
-    logits = {view: z for view, (_, z, _) in found.items()}
+    by_view = {view: view_logits(scored, items, task, test, view) for view in View}
+    logits = {view: z for view, (_, z, _) in by_view.items()}
     bounded = _bounded(scored, task)
     numerics = settings.numerics
     if bounded and numerics != "exact":
@@ -254,7 +254,7 @@ def run_test(
             f" known for numerics exact only, not {numerics}; what is scored is kept: evaluate"
             " again with --numerics exact"
         )
-    views = {view: between(z, upper) for view, (_, z, upper) in found.items()}
+    views = {view: between(z, upper) for view, (_, z, upper) in by_view.items()}
     full, ctx, img, q = (
         fill(views[view]) for view in (View.FULL, View.CTX_Q, View.IMG_Q, View.Q_ONLY)
     )
@@ -268,19 +268,19 @@ def run_test(
         sets, which = np.unique(present, axis=0, return_inverse=True)
         letters = np.array(["".join(names[row]) for row in sets], dtype=object)[which.reshape(-1)]
         for view in View:
-            said, read = generated_letters(found[view][0], letters.tolist(), scored)
+            answered, read = generated_letters(by_view[view][0], letters.tolist(), scored)
             if (read != "").any():
-                choice[view.value + GENERATED], how[view.value + GENERATED] = said, read
+                choice[view.value + GENERATED], how[view.value + GENERATED] = answered, read
         payoff = (np.arange(present.shape[1]) == gold_index(items)[:, None]).astype(float)
     else:
         for view in View:
             value[view.value], how[view.value] = free_values(
-                found[view][0], scored.spoken, scored.cut
+                by_view[view][0], scored.spoken, scored.cut
             )
-        by_digit, no_number = digit_values(found[View.FULL][0], scored.spoken, settings.mode)
+        by_digit, no_number = digit_values(by_view[View.FULL][0], scored.spoken, settings.mode)
         payoff = -np.abs(by_digit - items["answer"].to_numpy(dtype=float)[:, None])
-    known = usable(s.valid, payoff)
-    val = (items["split"] == "val").to_numpy() & known
+    is_usable = usable(s.valid, payoff)
+    val = (items["split"] == "val").to_numpy() & is_usable
     search = None
     if val.any():
         how_long = SearchSettings(settings.draws, settings.seed)
@@ -288,7 +288,7 @@ def run_test(
     kept = np.zeros(n, dtype=bool)
     if search is not None:
         decision = decide(s, search.params)
-        choice["cade"] = np.where(known, decision.choice, -1)
+        choice["cade"] = np.where(is_usable, decision.choice, -1)
         kept = decision.kept
         if task is Task.REGRESSION:
             picked = by_digit[np.arange(n), np.maximum(decision.choice, 0)]
@@ -300,7 +300,7 @@ def run_test(
     judged = None
     if bounded:
         params = search.params if search else None
-        judged = sdg_censoring.judged(items, views, present, payoff, known, params)
+        judged = sdg_censoring.judged(items, views, present, payoff, is_usable, params)
     return TestResult(
         logits, present, choice, value, how, s.confidence, s.divergence, kept, search, judged
     )
@@ -380,28 +380,28 @@ def summarise(
         if table.empty:
             continue
         blocks, judged = [], []
-        asked = set(scored.cells.loc[scored.cells["task"] == task.value, "test"])
+        scored_tests = set(scored.cells.loc[scored.cells["task"] == task.value, "test"])
         for test in TESTS[task]:
-            if test.value not in asked:
+            if test.value not in scored_tests:
                 continue  # custom questions have one test
             r = run_test(scored, table, task, test, settings)
             blocks.append(predictions(table, task, test, r))
             if r.withheld is not None:
                 judged.append(r.withheld.assign(test=test.value))
             if r.search is not None:
-                found = r.search
+                search = r.search
                 params.append(
                     {
                         "task": task.value,
                         "test": test.value,
-                        **asdict(found.params),
+                        **asdict(search.params),
                         "mode": "" if task is Task.MCQ else settings.mode,
                         "objective": "accuracy" if task is Task.MCQ else "negative MAE",
-                        "val_value": found.value,
-                        "n_val": found.n_val,
-                        "n_draws": found.n_draws,
-                        "seed": found.seed,
-                        "note": tuning_note(table, task, found.n_val),
+                        "val_value": search.value,
+                        "n_val": search.n_val,
+                        "n_draws": search.n_draws,
+                        "seed": search.seed,
+                        "note": tuning_note(table, task, search.n_val),
                     }
                 )
         frame = pd.concat(blocks, ignore_index=True)

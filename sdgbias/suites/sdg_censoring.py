@@ -38,10 +38,10 @@ def judged(
     blocks = []
     for view, b in views.items():
         hidden = np.any(np.isneginf(b.low) & present, axis=1)
-        known = np.any(np.isfinite(b.low) & present, axis=1)
+        has_score = np.any(np.isfinite(b.low) & present, axis=1)
         anywhere |= hidden
-        rows, v = test & (known | hidden), alone(b, present)
-        blocks.append(_block(items, view.value, rows, hidden, ~known, v, payoff))
+        rows, v = test & (has_score | hidden), alone(b, present)
+        blocks.append(_block(items, view.value, rows, hidden, ~has_score, v, payoff))
     if params is not None:
         full, ctx, img, q = (views[v] for v in (View.FULL, View.CTX_Q, View.IMG_Q, View.Q_ONLY))
         v, never = verdict(full, ctx, img, q, params, present), np.zeros_like(anywhere)

@@ -68,10 +68,10 @@ def directions_of(polarity: np.ndarray, count: np.ndarray, width: int) -> np.nda
         for p in set(polarity)
         for k in set(count)
     }
-    found = np.full((len(polarity), width + 1), "", dtype=object)
+    of_items = np.full((len(polarity), width + 1), "", dtype=object)
     for (p, k), directions in table.items():
-        found[(polarity == p) & (count == k), :k] = directions
-    return found
+        of_items[(polarity == p) & (count == k), :k] = directions
+    return of_items
 
 
 def direction_columns(says: np.ndarray, count: np.ndarray) -> dict[str, np.ndarray]:
@@ -110,17 +110,17 @@ def _answer_columns(
     tie, near_tie = metrics.tie_flags(scored.logits, scored.near)
     correct = answers["correct"].to_numpy(dtype=float)
     if task is Task.REGRESSION:  # imported: interval accuracy is unknown without a tolerance
-        known = np.isfinite(items["tolerance"].to_numpy(dtype=float))
-        correct = np.where(known[item], correct, np.nan)
+        has_tolerance = np.isfinite(items["tolerance"].to_numpy(dtype=float))
+        correct = np.where(has_tolerance[item], correct, np.nan)
     how = answers["how"].to_numpy(dtype=object)
 
     def beside(name: str) -> np.ndarray:
         """(R,) the row with the answer of a method to the same question, -1 for none."""
         question = item * len(tests) + test
-        mine = np.flatnonzero(np.asarray(methods == name)[method])
-        found = np.full(len(items) * len(tests), -1)
-        found[question[mine]] = mine
-        return np.asarray(found[question])
+        of_method = np.flatnonzero(np.asarray(methods == name)[method])
+        row_of = np.full(len(items) * len(tests), -1)
+        row_of[question[of_method]] = of_method
+        return np.asarray(row_of[question])
 
     def of(rows: np.ndarray, values: np.ndarray) -> np.ndarray:
         return np.where(rows >= 0, values[rows], np.nan)
@@ -303,9 +303,9 @@ def metric_rows(
     test."""
     answers = _answer_columns(frame[frame["split"] == "test"], items, task, scored)
     blocks = measured(answers, METRICS[task], task)
-    asked = answers["prompt"]
+    prompts = answers["prompt"]
     for groups in _groupings(answers, task):
-        blocks.append(_distinct_prompts(groups, asked))
+        blocks.append(_distinct_prompts(groups, prompts))
     if judged is not None:
         columns = {str(name): judged[name].to_numpy() for name in judged}
         columns["prompt"] = scored.prompt_of[_cells(judged, task, scored)]
@@ -331,14 +331,14 @@ def measured(
         size = len(groups.names)
         values = (stats.ValueColumn(m.name, m.values(answers), m.kind) for m in metrics_of)
         parts = []
-        for metric, found in zip(
+        for metric, by_group in zip(
             metrics_of, stats.measure(values, groups.code, size, clusters), strict=True
         ):
-            shown = found.n > 0
+            shown = by_group.n > 0
             if metric.shown is not None:
                 rows = (groups.code >= 0) & metric.shown(answers)
                 shown &= np.bincount(groups.code[rows], minlength=size) > 0
-            parts.append(_numbers(found, np.flatnonzero(shown), metric.versus))
+            parts.append(_numbers(by_group, np.flatnonzero(shown), metric.versus))
         # one frame of all metrics: a frame of each takes ten times as long as its numbers
         columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         names = groups.names.take(columns.pop("at")).reset_index(drop=True)
@@ -346,20 +346,20 @@ def measured(
     return blocks
 
 
-def _numbers(found: stats.MeansByGroup, shown: np.ndarray, versus: str) -> dict[str, np.ndarray]:
+def _numbers(by_group: stats.MeansByGroup, shown: np.ndarray, versus: str) -> dict[str, np.ndarray]:
     """The numbers of the shown groups, an array each."""
     columns = {
         "at": shown,
-        "metric": np.full(len(shown), found.metric, dtype=object),
+        "metric": np.full(len(shown), by_group.metric, dtype=object),
         "versus": np.full(len(shown), versus, dtype=object),
-        **{"value": found.value[shown], "n": found.n[shown]},
-        **{"low": found.low[shown], "high": found.high[shown]},
-        "clusters": found.clusters[shown],
+        **{"value": by_group.value[shown], "n": by_group.n[shown]},
+        **{"low": by_group.low[shown], "high": by_group.high[shown]},
+        "clusters": by_group.clusters[shown],
         "note": np.full(len(shown), "", dtype=object),
     }
     for row in np.flatnonzero(np.isnan(columns["low"])):
-        unit = ("prompt", "place")[found.way[shown[row]]]
-        columns["note"][row] = _missing_interval(found.estimate(int(shown[row])), unit)
+        unit = ("prompt", "place")[by_group.way[shown[row]]]
+        columns["note"][row] = _missing_interval(by_group.estimate(int(shown[row])), unit)
     return columns
 
 

@@ -68,14 +68,14 @@ class StoredScores:
     @cached_property
     def _views(self) -> Mapping[tuple[str, str, str], NDArray[np.int64]]:
         """(task, test, view) -> its rows of ``cells``."""
-        found: Any = self.cells.groupby(["task", "test", "view"]).indices
-        return dict(found)
+        indices: Any = self.cells.groupby(["task", "test", "view"]).indices
+        return dict(indices)
 
     def cells_of(self, view: tuple[str, str, str], items: pd.Series) -> NDArray[np.int64]:
         """(N,) the row of ``cells`` of N item ids in one (task, test, view), -1 for none."""
         at = self._views.get(view, np.zeros(0, dtype=np.int64))
-        known = pd.Series(at, index=self.cells["item_id"].to_numpy()[at], dtype="int64")
-        return np.asarray(known.reindex(items, fill_value=-1))
+        positions = pd.Series(at, index=self.cells["item_id"].to_numpy()[at], dtype="int64")
+        return np.asarray(positions.reindex(items, fill_value=-1))
 
     @cached_property
     def prompt_of(self) -> NDArray[np.int64]:
@@ -124,9 +124,9 @@ def _matrix(lists: pd.Series) -> NDArray[np.float64]:
     """(S + 1, K) of S arrays of at most K numbers, filled with NaN; what is no array is all NaN."""
     arrays = [x if isinstance(x, np.ndarray) else np.zeros(0) for x in lists]
     sizes = np.array([*map(len, arrays), 0])
-    found = np.full((len(sizes), sizes.max()), np.nan)
-    found[np.arange(found.shape[1]) < sizes[:, None]] = np.concatenate([*arrays, np.zeros(0)])
-    return found
+    matrix = np.full((len(sizes), sizes.max()), np.nan)
+    matrix[np.arange(matrix.shape[1]) < sizes[:, None]] = np.concatenate([*arrays, np.zeros(0)])
+    return matrix
 
 
 #: (benchmark, scored, settings, images, progress) -> the rows of every store table of one run,

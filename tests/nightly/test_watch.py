@@ -68,7 +68,7 @@ def test_a_new_commit_becomes_a_candidate_once(root: Path, served: Hub) -> None:
     (same,) = watch.look(root, Rules(), HERE)
     assert (
         same.kind == SAME
-        and "weights and settings are those of vlm" in same.told
+        and "weights and settings are those of vlm" in same.text
         and texts(root) == before
     )
 
@@ -128,13 +128,13 @@ def test_a_withdrawn_commit_is_quarantined(
         and not any(one.written for one in again)
         and texts(root) == before
     )
-    assert "still quarantined" in again[0].told
+    assert "still quarantined" in again[0].text
 
     put(root, "vlm", "lab/vlm", old)
     del served.repos["lab/vlm"]
     (seen,) = watch.look(root, Rules(), HERE)
     assert (
-        seen.kind == REFUSED and "not logged in" in seen.told and entries.load(root, "vlm").enabled
+        seen.kind == REFUSED and "not logged in" in seen.text and entries.load(root, "vlm").enabled
     ), "it may be private"
     monkeypatch.setenv("HF_TOKEN", "hf_member0000000000")
     assert {one.kind for one in watch.look(root, Rules(), HERE)} == {GONE}

@@ -150,7 +150,7 @@ def test_what_a_look_may_spend(root: Path, served: Hub, monkeypatch: pytest.Monk
     first = watch.try_candidates(root, RULES, HERE.versions, slow)
     assert watch.next_tried(root, RULES) == ["second"], "the other one is enabled"
     assert [(one.name, one.kind) for one in first] == [("good", ADMITTED), ("second", WAITING)]
-    assert "20 minutes of this look are spent" in first[1].told
+    assert "20 minutes of this look are spent" in first[1].text
     assert [one.name for one in watch.try_candidates(root, RULES, HERE.versions, slow)] == [
         "second"
     ]
@@ -164,11 +164,11 @@ def test_what_a_look_may_spend(root: Path, served: Hub, monkeypatch: pytest.Monk
     with monkeypatch.context() as full:
         full.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=10))
         (waits,) = watch.try_candidates(root, RULES, HERE.versions, slow)
-    assert waits.kind == WAITING and "has 0.0 GiB left" in waits.told and asked[-1] != "third"
+    assert waits.kind == WAITING and "has 0.0 GiB left" in waits.text and asked[-1] != "third"
     (stuck,) = watch.try_candidates(
         root, RULES, HERE.versions, lambda *_: (None, "no expectations folder")
     )
-    assert (stuck.kind, stuck.told) == (WAITING, "no expectations folder"), "not its fault"
+    assert (stuck.kind, stuck.text) == (WAITING, "no expectations folder"), "not its fault"
     assert watch.try_candidates(root, replace(RULES, probe=None), HERE.versions, slow) == []
 
 

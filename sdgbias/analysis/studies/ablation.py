@@ -55,27 +55,27 @@ def rows(run: RunData, settings: AnalysisSettings) -> pd.DataFrame:
     payoff over the previous step. streams: the same, and gain over the Full view's argmax. sweep:
     on val and on test (method). For numbers, Full is the number that its likeliest first digit
     leads to."""
-    found, made = problems(run), list[dict[str, object]]()
+    all_problems, records = problems(run), list[dict[str, object]]()
     for task in Task:
-        mine = [p for p in found if p.task is task]
+        of_task = [p for p in all_problems if p.task is task]
         variants = []
-        for p in mine:
+        for p in of_task:
             packed, steps = p.rows(p.test), _retuned(p, settings)
             variants.append([*_ablation(packed, steps), *_streams(p, packed, settings)])
-            made += _sweep(p, packed, steps[-1])
-        for p, own in zip(mine, variants, strict=True):
-            for v in own:
-                made += _reported(task, v, p.place[p.test], {**p.columns, "note": v.note})
-        if len(mine) > 1:
-            place = np.concatenate([p.place[p.test] for p in mine])
+            records += _sweep(p, packed, steps[-1])
+        for p, of_problem in zip(of_task, variants, strict=True):
+            for v in of_problem:
+                records += _reported(task, v, p.place[p.test], {**p.columns, "note": v.note})
+        if len(of_task) > 1:
+            place = np.concatenate([p.place[p.test] for p in of_task])
             for same in zip(*variants, strict=True):
-                made += _reported(
+                records += _reported(
                     task,
                     _pooled(same),
                     place,
                     {"task": task.value, "note": "each test with its own setting"},
                 )
-    return table(made)
+    return table(records)
 
 
 def _reported(
@@ -172,4 +172,4 @@ def _estimates(task: Task, payoff: Floats, place: Ints) -> list[stats.Estimate]:
     kind: stats.Kind = "share" if task is Task.MCQ else "amount"
     columns = (stats.ValueColumn("", x, kind) for x in (payoff if task is Task.MCQ else -payoff))
     one = np.zeros(len(place), dtype=np.int64)
-    return [found.estimate(0) for found in stats.measure(columns, one, 1, [place])]
+    return [by_group.estimate(0) for by_group in stats.measure(columns, one, 1, [place])]

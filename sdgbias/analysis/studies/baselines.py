@@ -51,13 +51,13 @@ def debiased(run: RunData, settings: AnalysisSettings) -> Iterator[TaskOutcome |
             yield not_run(STUDY, why, task=task.value, method=name)
         done = []
         for cell, o in zip(cells, outcomes(cells), strict=True):
-            found = answers(cell, settings, tuple(absent))
-            for method, a in found.items():
+            methods = answers(cell, settings, tuple(absent))
+            for method, a in methods.items():
                 o = answered(o, cell, method, a.choice)
             chances = {
-                m: a.expected[cell.test_rows] for m, a in found.items() if a.expected is not None
+                m: a.expected[cell.test_rows] for m, a in methods.items() if a.expected is not None
             }
-            notes = {m: a.note for m, a in found.items()}
+            notes = {m: a.note for m, a in methods.items()}
             done.append(replace(o, notes=notes, more=chances))
         yield from done
         whole = pooled(done)
@@ -101,21 +101,21 @@ def answers(
 ) -> dict[str, MethodAnswer]:
     """Answers of every method and control on all N rows of a cell."""
     e = evidence(cell)
-    found: dict[str, MethodAnswer] = {}
+    by_method: dict[str, MethodAnswer] = {}
     for name, method in METHODS.items():
         if name in leave_out:
             continue
-        own, said = dict(method.settings), ""
+        values, note = dict(method.settings), ""
         if method.tuned:
             how = {"draws": settings.draws, "seed": settings.seed}
             tuned = tuning.tune(name, e, cell.payoff, cell.val, **how)
             assert tuned is not None  # _why_not
-            own, said = {**own, **tuned.settings}, f"{_tuned(settings)}; "
-        score = baselines.scores(name, e, **own)
-        found[name] = MethodAnswer(
-            baselines.predict(score), f"{method.title}; {said}{_listed(own)}".removesuffix("; ")
+            values, note = {**values, **tuned.settings}, f"{_tuned(settings)}; "
+        score = baselines.scores(name, e, **values)
+        by_method[name] = MethodAnswer(
+            baselines.predict(score), f"{method.title}; {note}{_listed(values)}".removesuffix("; ")
         )
-    return {**found, **_controls(cell, settings)}
+    return {**by_method, **_controls(cell, settings)}
 
 
 def _why_not(name: str, cells: Sequence[TaskCell]) -> str:
@@ -141,23 +141,23 @@ def _controls(cell: TaskCell, settings: AnalysisSettings) -> dict[str, MethodAns
         choice = argmax_view(cell.known(View.FULL), cell.present)
         return {"full_candidate": MethodAnswer(choice, "number of the likeliest first digit")}
     pillar = pd.factorize(cell.items["pillar"], sort=True)[0].astype(np.int64)
-    found = {
+    rules = {
         f"always_{c.lower()}": MethodAnswer(np.full(len(cell.items), j), f"always {c}")
         for j, c in enumerate(cell.letters)
     }
     if cell.val.any():
         shares = letter_shares(cell.gold, cell.present, pillar, cell.val)
         best = np.argmax(np.where(cell.present, shares, -1.0), axis=1).astype(np.int64)
-        found["best_letter"] = MethodAnswer(best, "most frequent gold letter of the pillar on val")
+        rules["best_letter"] = MethodAnswer(best, "most frequent gold letter of the pillar on val")
         drawn = np.random.default_rng(settings.seed).random(len(shares))[:, None]
         drawn = drawn * shares.sum(axis=1, keepdims=True)
         choice = np.argmax(drawn < np.cumsum(shares, axis=1), axis=1).astype(np.int64)
         note = f"drawn by the pillar's gold letters on val, seed {settings.seed}"
         expected = shares[np.arange(len(shares)), cell.gold]
-        found["prior_sampling"] = MethodAnswer(choice, note, expected)
+        rules["prior_sampling"] = MethodAnswer(choice, note, expected)
     note = "first token of greedy decoding; none of the letters is wrong"
-    found["full_first_token"] = MethodAnswer(_first_token(cell), note)
-    return found
+    rules["full_first_token"] = MethodAnswer(_first_token(cell), note)
+    return rules
 
 
 def letter_shares(gold: Ints, present: Bools, group: Ints, fit: Bools) -> Floats:
@@ -167,23 +167,23 @@ def letter_shares(gold: Ints, present: Bools, group: Ints, fit: Bools) -> Floats
     counts = np.bincount(group[fit] * width + gold[fit], minlength=size * width).reshape(
         size, width
     )
-    known = np.where(present, counts[group], 0.0)
-    known = np.where(known.sum(axis=1, keepdims=True) > 0, known, present.astype(float))
-    return np.asarray(known / known.sum(axis=1, keepdims=True))
+    shares = np.where(present, counts[group], 0.0)
+    shares = np.where(shares.sum(axis=1, keepdims=True) > 0, shares, present.astype(float))
+    return np.asarray(shares / shares.sum(axis=1, keepdims=True))
 
 
 def _first_token(cell: TaskCell) -> Ints:
     """(N,) first letter of greedy decoding, NO_CANDIDATE for anything else, -1 without a score."""
-    asked = np.isfinite(cell.logits[View.FULL]).any(axis=1)
+    scored = np.isfinite(cell.logits[View.FULL]).any(axis=1)
     tokens = pd.Series(cell.top_token[View.FULL], dtype=object)
     count = cell.items["n_options"].to_numpy()
     choice = np.full(len(tokens), NO_CANDIDATE, dtype=np.int64)
-    for token in tokens[asked].unique():
+    for token in tokens[scored].unique():
         for k in np.unique(count):
             letter = parse_letter(str(token), cell.letters[:k])
             if letter is not None:
                 choice[(tokens == token).to_numpy() & (count == k)] = cell.letters.index(letter)
-    return np.where(asked, choice, -1)
+    return np.where(scored, choice, -1)
 
 
 def _tuned(settings: AnalysisSettings) -> str:

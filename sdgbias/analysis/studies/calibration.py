@@ -45,7 +45,7 @@ class Judged:
 def rows(run: RunData, settings: AnalysisSettings) -> pd.DataFrame:
     """ECE, Brier, NLL, reliability curve, risk-coverage curve and AURC of Full and CADE, per test
     and pooled."""
-    made: list[dict[str, object]] = []
+    records: list[dict[str, object]] = []
     cells = answers.reportable(run, Task.MCQ)
     places = [o.place for o in answers.pools(run, Task.MCQ)]
     parts = {
@@ -57,19 +57,19 @@ def rows(run: RunData, settings: AnalysisSettings) -> pd.DataFrame:
     elif parts:
         parts["all"] = next(iter(parts.values()))
     for test, judged in parts.items():
-        made += _test(judged, test, settings)
-    return table(made)
+        records += _test(judged, test, settings)
+    return table(records)
 
 
 def distributions(cell: TaskCell, method: str) -> tuple[Floats, Ints] | None:
     """(N, K) log-probabilities and (N,) choice of 'full' or 'cade' (None if CADE wasn't tuned)."""
-    found = answers.decision(cell)
-    if method == CADE and found is None:
+    decided = answers.decision(cell)
+    if method == CADE and decided is None:
         return None
-    if found is None:
+    if decided is None:
         full = log_softmax(cell.known(View.FULL), cell.present)
         return full, argmax_view(full, cell.present)
-    s, d, usable = found
+    s, d, usable = decided
     full = log_softmax(cell.known(View.FULL), s.valid)
     if method == View.FULL.value:
         return full, s.base
@@ -79,18 +79,20 @@ def distributions(cell: TaskCell, method: str) -> tuple[Floats, Ints] | None:
 
 def _methods(cell: TaskCell, place: Ints) -> dict[str, Judged]:
     """The answers of each method on the test rows; methods without an answer are left out."""
-    made = {}
+    judged = {}
     for method in (View.FULL.value, CADE):
-        found = distributions(cell, method)
-        if found is None or not (cell.test_rows & (found[1] >= 0)).any():
+        distribution = distributions(cell, method)
+        if distribution is None or not (cell.test_rows & (distribution[1] >= 0)).any():
             continue
-        log_p, choice = found
+        log_p, choice = distribution
         mask = cell.test_rows & (choice >= 0)
-        own = log_p[np.arange(len(choice)), np.maximum(choice, 0)]
+        of_choice = log_p[np.arange(len(choice)), np.maximum(choice, 0)]
         hit = metrics.correct(cell.gold, choice).astype(float)
-        mine = place[choice[cell.test_rows] >= 0]
-        made[method] = Judged(log_p[mask], cell.gold[mask], np.exp(own[mask]), hit[mask], mine)
-    return made
+        places = place[choice[cell.test_rows] >= 0]
+        judged[method] = Judged(
+            log_p[mask], cell.gold[mask], np.exp(of_choice[mask]), hit[mask], places
+        )
+    return judged
 
 
 def _pool(parts: Sequence[Judged]) -> Judged:
@@ -125,7 +127,7 @@ def _test(
     at = {key: slice(*ends) for key, ends in zip(columns, pairwise([0, *ends]), strict=True)}
     enough = len(sums) >= stats.FEWEST
     draws = stats.replicates(sums, settings.bootstrap, settings.seed) if enough else None
-    made = []
+    records = []
     for m, j in judged.items():
         common: dict[str, object] = {"test": test, "method": m}
         loss = metrics.negative_log_likelihood(j.log_p, j.gold)
@@ -135,16 +137,16 @@ def _test(
             ("confidence", stats.fraction(j.confidence, j.place)),
             ("accuracy", stats.share(j.hit, j.place)),
         ):
-            made.append(row(STUDY, metric, value, **common))
+            records.append(row(STUDY, metric, value, **common))
         for name, bin_of in binned[m].items():
             ece = _ece(sums, draws, at[m, name], at[m, "rows"], len(j.hit))
             note = f"{BINS} bins of equal {name}"
-            made.append(row(STUDY, f"ece_{name}", ece, **common, note=note))
-            made += _reliability(j, bin_of, name, common)
-        made += _selective(
+            records.append(row(STUDY, f"ece_{name}", ece, **common, note=note))
+            records += _reliability(j, bin_of, name, common)
+        records += _selective(
             sums, draws, slice(at[m, "wrong"].start, at[m, "rows"].stop), len(j.hit), common
         )
-    return made
+    return records
 
 
 def _reliability(
@@ -152,11 +154,11 @@ def _reliability(
 ) -> list[dict[str, object]]:
     (accuracy,) = stats.measure([stats.ValueColumn("accuracy", j.hit)], bin_of, BINS, [j.place])
     mean = np.bincount(bin_of, weights=j.confidence, minlength=BINS) / np.maximum(accuracy.n, 1)
-    made = []
+    records = []
     for b in np.flatnonzero(accuracy.n):
         at = {"attribute": "bin", "group": f"{b + 1:02d}", "x": float(mean[b])}
-        made.append(row(STUDY, f"reliability_{name}", accuracy.estimate(int(b)), **common, **at))
-    return made
+        records.append(row(STUDY, f"reliability_{name}", accuracy.estimate(int(b)), **common, **at))
+    return records
 
 
 def _ece(sums: Floats, draws: Floats | None, bins: slice, rows: slice, n: int) -> stats.Estimate:
@@ -190,12 +192,12 @@ def _selective(
     def estimate(k: int, n: int) -> stats.Estimate:
         return stats.Estimate(float(value[k]), n, float(low[k]), float(high[k]), len(sums))
 
-    made = []
+    records = []
     for k in np.flatnonzero(covered):
         at = {"parameter": "coverage", "x": round((k + 1) / STEPS, 2)}
-        made.append(row("selective", "risk", estimate(k, int(covered[k])), **common, **at))
+        records.append(row("selective", "risk", estimate(k, int(covered[k])), **common, **at))
     note = f"mean risk over {STEPS} steps of coverage"
-    return [*made, row("selective", "aurc", estimate(STEPS, n), **common, note=note)]
+    return [*records, row("selective", "aurc", estimate(STEPS, n), **common, note=note)]
 
 
 def _unvaried(rows: Floats, risk: Floats, low: Floats, high: Floats) -> tuple[Floats, Floats]:

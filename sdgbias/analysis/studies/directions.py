@@ -44,13 +44,13 @@ _NAN = float("nan")
 def directed(items: pd.DataFrame, choice: Ints, options: int = 3) -> Floats:
     """(N,) options chosen (-1: none) -> 0 pessimistic, 1 conservative, 2 optimistic; NaN without an
     answer, a polarity, or that number of options."""
-    found = np.full(len(items), _NAN)
-    mine = (items["n_options"].to_numpy() == options) & (choice >= 0)
+    values = np.full(len(items), _NAN)
+    ranked = (items["n_options"].to_numpy() == options) & (choice >= 0)
     for polarity in POLARITIES:
-        rows = mine & (items["polarity"] == polarity).to_numpy()
+        rows = ranked & (items["polarity"] == polarity).to_numpy()
         ranks = [DIRECTIONS.index(d) for d in directions(polarity, options)]
-        found[rows] = np.array(ranks, dtype=float)[choice[rows]]
-    return found
+        values[rows] = np.array(ranks, dtype=float)[choice[rows]]
+    return values
 
 
 def share_of(says: Floats, direction: str) -> Floats:
@@ -144,15 +144,15 @@ def wordings(run: RunData, settings: AnalysisSettings) -> Iterator[TaskOutcome |
         return
     views = [view for view in paraphrases.VIEWS if view in cell.extra]
     if not views:
-        asked = paraphrases.asked(cell.items).any()
+        has_wordings = paraphrases.asked(cell.items).any()
         foreign = "no question is worded as in indicators.yaml"
-        why = "extra pass paraphrases was not scored" if asked else foreign
+        why = "extra pass paraphrases was not scored" if has_wordings else foreign
         yield _lacking(WORDINGS, cell, why)
         return
     choices = [argmax_view(cell.extra[view], cell.present) for view in views]
     other = np.any([choice >= 0 for choice in choices], axis=0)
-    own = argmax_view(cell.logits[View.Q_ONLY], cell.present)
-    choices.append(np.where(other, own, -1))
+    q_choice = argmax_view(cell.logits[View.Q_ONLY], cell.present)
+    choices.append(np.where(other, q_choice, -1))
     says = [~np.isnan(directed(cell.items, choice)) for choice in choices]
     items = pd.concat([cell.items[rows] for rows in says], ignore_index=True)
     choice = np.concatenate([c[rows] for c, rows in zip(choices, says, strict=True)])

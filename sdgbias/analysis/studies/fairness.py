@@ -124,18 +124,18 @@ def load(results: Path, run_id: str) -> list[ChoiceQuestions]:
     z, bound = (list_matrix(stored[name], len(CANDIDATES)) for name in ("logits", "upper"))
     # a withheld score is set to its bound, as everywhere in CADE
     scores = np.where(np.isneginf(z) & np.isfinite(bound), bound, z)
-    found = stored.drop_columns(["logits", "upper"]).to_pandas()
-    made = []
+    cells = stored.drop_columns(["logits", "upper"]).to_pandas()
+    questions = []
     for test in CHOICES:
-        full, alone = ((found["prompt"] == test) & (found["view"] == v) for v in ("full", "q_only"))
+        full, alone = ((cells["prompt"] == test) & (cells["view"] == v) for v in ("full", "q_only"))
         full &= np.isfinite(scores).any(axis=1)
         if not full.any():
             continue
-        items = found[full].drop(columns=["view", "prompt"]).reset_index(drop=True)
-        q = pd.DataFrame(scores[alone], found.loc[alone, "item_id"]).reindex(items["item_id"])
+        items = cells[full].drop(columns=["view", "prompt"]).reset_index(drop=True)
+        q = pd.DataFrame(scores[alone], cells.loc[alone, "item_id"]).reindex(items["item_id"])
         gold = items["negative"].to_numpy(dtype=np.int64)
-        made.append(ChoiceQuestions(test, items, scores[full], q.to_numpy(dtype=float), gold))
-    return made
+        questions.append(ChoiceQuestions(test, items, scores[full], q.to_numpy(dtype=float), gold))
+    return questions
 
 
 # ----------------------------------------------------------------------
@@ -153,15 +153,15 @@ def answers(
     notes = {name: s.note for name, s in scored.items()}
     choice["q_only"] = baselines.predict(np.where(np.isfinite(question.q), question.q, -np.inf))
     notes["q_only"] = "without the picture"
-    asked = question.val & question.asked_right
-    of, target = int(asked.sum()), int((choice[FULL][asked] == YES).sum())
+    val_right = question.val & question.asked_right
+    of, target = int(val_right.sum()), int((choice[FULL][val_right] == YES).sum())
     for name, s in list(scored.items()):
         if name == FULL:
             continue
         if not tunable:
             absent[name + AT_RECALL] = NO_VAL
             continue
-        choice[name + AT_RECALL], reached = at_recall(s.score, asked, target)
+        choice[name + AT_RECALL], reached = at_recall(s.score, val_right, target)
         notes[name + AT_RECALL] = (
             f"{s.note}; Yes shifted on val: {reached} of {of} recognised, Full {target}"
         )
@@ -175,22 +175,22 @@ def _scored(
     nothing = np.full(question.full.shape, np.nan)
     group = np.zeros(len(question.gold), dtype=np.int64)
     e = Evidence(question.full, question.q, nothing, question.q, present, group, question.val)
-    known = np.isfinite(question.full)
-    log_full = np.where(known, cade.log_softmax(question.full, known), -np.inf)
-    found = {FULL: MethodScores(log_full, "")}
+    is_finite = np.isfinite(question.full)
+    log_full = np.where(is_finite, cade.log_softmax(question.full, is_finite), -np.inf)
+    by_method = {FULL: MethodScores(log_full, "")}
     for name in names:
         if name == "cade":
-            found[name] = _cade(question, settings)
+            by_method[name] = _cade(question, settings)
             continue
         method = METHODS[name]
-        own, said = dict(method.settings), ""
+        options, suffix = dict(method.settings), ""
         if method.tuned:
             best = _tune(method, e, question, settings)
-            own, said = {**own, **best}, f"; {_listed(best)}"
-        own |= {"contrast": ("q",)} if "contrast" in own else {}
+            options, suffix = {**options, **best}, f"; {_listed(best)}"
+        options |= {"contrast": ("q",)} if "contrast" in options else {}
         title = method.title.removesuffix(", tuned on val")
-        found[name] = MethodScores(baselines.scores(name, e, **own), f"{title}{said}")
-    return found
+        by_method[name] = MethodScores(baselines.scores(name, e, **options), f"{title}{suffix}")
+    return by_method
 
 
 def _tune(
@@ -200,9 +200,9 @@ def _tune(
     of few val rows can contain so many more questions about the annotated class that always yes
     wins it."""
     assert method.tuned is not None
-    known, value = tuning.objective(method, e, question.payoff)
+    is_usable, value = tuning.objective(method, e, question.payoff)
     drawn = tuning.draw(method, settings.draws, np.random.default_rng(settings.seed))
-    best = drawn[np.argmax(value(np.flatnonzero(question.val & known), drawn))]
+    best = drawn[np.argmax(value(np.flatnonzero(question.val & is_usable), drawn))]
     return dict(zip(method.tuned, map(float, best), strict=True))
 
 
@@ -215,11 +215,11 @@ def _cade(question: ChoiceQuestions, settings: AnalysisSettings) -> MethodScores
     drawn = search.draw_settings(search.RANGES[Task.MCQ], settings.draws, rng)
     # all val rows: see _tune
     value = search.evaluate_draws(search.take(s, rows), question.payoff[rows], drawn)
-    found = CadeParams(*(float(x) for x in drawn[int(np.argmax(value))]))
-    made = cade.decide(s, found)
+    tuned = CadeParams(*(float(x) for x in drawn[int(np.argmax(value))]))
+    d = cade.decide(s, tuned)
     kept = np.where(s.valid, cade.log_softmax(question.full, s.valid), -np.inf)
-    values = {"alpha": found.alpha, "lambda": found.lambda_kl, "beta": found.beta, "tau": found.tau}
-    return MethodScores(np.where(made.kept[:, None], kept, made.score), f"CADE; {_listed(values)}")
+    values = {"alpha": tuned.alpha, "lambda": tuned.lambda_kl, "beta": tuned.beta, "tau": tuned.tau}
+    return MethodScores(np.where(d.kept[:, None], kept, d.score), f"CADE; {_listed(values)}")
 
 
 def at_recall(score: Floats, rows: Bools, target: int) -> tuple[Ints, int]:

@@ -90,7 +90,7 @@ def level_of(items: pd.DataFrame, by: str, *, per_target: bool = False) -> Level
     unknown value ('') have no group. per_target: of the numbers of each target."""
     names = by.split(" x ")
     columns = [items[name] for name in names]
-    known = np.logical_and.reduce([column != "" for column in columns])
+    has_group = np.logical_and.reduce([column != "" for column in columns])
     keys = reduce(lambda one, other: one + " x " + other, columns)
     if per_target:
         keys += "\t" + items["target"].where(items["target"] != "")
@@ -102,7 +102,7 @@ def level_of(items: pd.DataFrame, by: str, *, per_target: bool = False) -> Level
         columns = {"attribute": by, "group": " x ".join(words)}
         return columns | dict(zip(("indicator",), target, strict=False))
 
-    return grouping(keys.where(known), named, stats.SMALLEST)
+    return grouping(keys.where(has_group), named, stats.SMALLEST)
 
 
 def targets(o: TaskOutcome) -> Iterator[Level]:
@@ -133,10 +133,10 @@ def fifths(o: TaskOutcome) -> Iterator[Level]:
     """Groups of equal size by divergence, least first; equal divergences go to one group, so that
     the order of questions decides nothing."""
     divergence = o.more["divergence"]
-    known = np.flatnonzero(np.isfinite(o.hit[CADE] - o.hit["full"]) & np.isfinite(divergence))
-    rank = pd.Series(divergence[known]).rank(method="average").to_numpy()
+    rows = np.flatnonzero(np.isfinite(o.hit[CADE] - o.hit["full"]) & np.isfinite(divergence))
+    rank = pd.Series(divergence[rows]).rank(method="average").to_numpy()
     code = np.full(len(divergence), -1, dtype=np.int64)
-    code[known] = np.minimum(((rank - 0.5) * FIFTHS / max(len(known), 1)).astype(int), FIFTHS - 1)
+    code[rows] = np.minimum(((rank - 0.5) * FIFTHS / max(len(rows), 1)).astype(int), FIFTHS - 1)
     members = [divergence[code == group] for group in range(FIFTHS)]
     columns = tuple(
         {

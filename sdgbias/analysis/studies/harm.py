@@ -39,10 +39,10 @@ def diagnosed(run: RunData, settings: AnalysisSettings) -> Iterator[TaskOutcome]
     `implausible` and the terms that caused a flip; pooled where CADE was tuned for every test."""
     for task in Task:
         pools = answers.pools(run, task)
-        found = [_with_causes(o) for o in pools[:-1] if CADE in o.hit]
-        yield from found
-        if found and len(found) == len(pools) - 1:
-            yield answers.pooled(found)
+        outcomes = [_with_causes(o) for o in pools[:-1] if CADE in o.hit]
+        yield from outcomes
+        if outcomes and len(outcomes) == len(pools) - 1:
+            yield answers.pooled(outcomes)
 
 
 def flips(term: str) -> Callable[[TaskOutcome, str], Values]:
@@ -77,10 +77,10 @@ def _caused(o: TaskOutcome, by: str, term: str) -> Bools:
 
 def fixed_and_broken(o: TaskOutcome, method: str) -> Values:
     change = o.hit[method] - o.hit[View.FULL.value]
-    known = ~np.isnan(change)
+    is_usable = ~np.isnan(change)
     return {
-        "fixed": np.where(known, change > 0, np.nan),
-        "broken": np.where(known, change < 0, np.nan),
+        "fixed": np.where(is_usable, change > 0, np.nan),
+        "broken": np.where(is_usable, change < 0, np.nan),
     }
 
 
@@ -88,8 +88,8 @@ def implausible(log_full: Floats, choice: Ints, cut: float = CUT) -> Floats:
     """(N, K) Full log-probabilities, (N,) choices -> (N,) 1 where p_full < cut x max p_full, else
     0; NaN without either."""
     top = np.max(log_full, axis=1, initial=-np.inf)
-    own = log_full[np.arange(len(choice)), np.maximum(choice, 0)]
-    return np.where((choice >= 0) & np.isfinite(top), own < np.log(cut) + top, np.nan)
+    of_choice = log_full[np.arange(len(choice)), np.maximum(choice, 0)]
+    return np.where((choice >= 0) & np.isfinite(top), of_choice < np.log(cut) + top, np.nan)
 
 
 def choose_with_cut(s: Streams, params: CadeParams, log_full: Floats, cut: float = CUT) -> Ints:
@@ -149,11 +149,11 @@ def _argmax(score: Floats, valid: Bools) -> Ints:
 def _with_causes(o: TaskOutcome) -> TaskOutcome:
     """The answers with those of the cut, and why CADE's differ from the Full view's."""
     [cell] = o.cells
-    found = answers.decision(cell)
-    assert found is not None and cell.params is not None
-    s, d, usable = found
+    decided = answers.decision(cell)
+    assert decided is not None and cell.params is not None
+    s, d, usable = decided
     log_full = log_softmax(cell.known(View.FULL), s.valid)
-    why = _why(cell, *found)
+    why = _why(cell, *decided)
     more = {
         "implausible": implausible(log_full, np.where(usable, d.choice, -1)),
         "first": why["first"],

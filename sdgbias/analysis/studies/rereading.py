@@ -31,7 +31,7 @@ def read_again(
     answers and the packaged encoder's reading stay unchanged. Publishing the run again discards
     this reading. Raises InputError for a run without free answers.
     """
-    said = store.query(
+    texts = store.query(
         results,
         'SELECT task, item_id, test, "view", text FROM spoken WHERE run_id = ? ORDER BY ALL',
         [run_id],
@@ -42,26 +42,26 @@ def read_again(
         " run_id = ?",
         [run_id],
     )
-    if said.empty:
+    if texts.empty:
         raise InputError(
             f"{results}: run {run_id} has no free answers to read; sdgbias evaluate MODEL"
             " --benchmark PEOPLE makes one that has"
         )
     blocks = []
-    for test, part in said.groupby("test", sort=True):
-        found = facet.read(part["text"].tolist(), str(test), encoder, floor)
-        blocks.append(part.assign(label=[x.name for x in found], how=[x.how for x in found]))
+    for test, part in texts.groupby("test", sort=True):
+        readings = facet.read(part["text"].tolist(), str(test), encoder, floor)
+        blocks.append(part.assign(label=[x.name for x in readings], how=[x.how for x in readings]))
     method = f"full:{encoder.name}"
     table = facet.predictions(items, pd.concat(blocks, ignore_index=True)).assign(method=method)
-    made = facet.metric_rows(items, table, draws=draws, seed=seed)
+    rows = facet.metric_rows(items, table, draws=draws, seed=seed)
     counts = table.groupby(["task", "test"], sort=True).size().rename("n").reset_index()
     floors = numbers(counts.assign(method=method, metric="floor", value=floor))
-    printed = facet.printed_rows(items, said, encoder, method)
-    made = pd.concat([made, floors, printed], ignore_index=True)
+    printed = facet.printed_rows(items, texts, encoder, method)
+    rows = pd.concat([rows, floors, printed], ignore_index=True)
     kept = store.query(
         results,
         "SELECT * EXCLUDE (run_id) FROM numbers WHERE run_id = ? AND NOT list_contains(?, method)",
-        [run_id, sorted(set(made["method"]))],
+        [run_id, sorted(set(rows["method"]))],
     )
-    store.replace(results, run_id, {"numbers": pd.concat([kept, made], ignore_index=True)})
-    return made
+    store.replace(results, run_id, {"numbers": pd.concat([kept, rows], ignore_index=True)})
+    return rows

@@ -47,7 +47,7 @@ def _rows(p: Problem, settings: AnalysisSettings) -> list[dict[str, object]]:
     val, test = p.rows(p.val), p.rows(p.test)
     paper = random_search(s, payoff, p.task, draws=draws, seed=seed)
     best = exact_search(s, payoff, p.task, SearchSettings(draws, seed))
-    found = {
+    by_search = {
         "random": (
             as_vector(paper.params),
             f"{draws:,} draws on {paper.n_search:,} val rows, the best 100 on all {paper.n_val:,}",
@@ -55,28 +55,28 @@ def _rows(p: Problem, settings: AnalysisSettings) -> list[dict[str, object]]:
         "exact": (as_vector(best.peak), "exact line searches, not centred"),
         "exact_centred": (as_vector(best.params), "exact line searches, centre of the plateau"),
     }
-    metric, made = metric_of(p.task), list[dict[str, object]]()
-    before = payoffs(test, found["random"][0])
-    for method, (setting, note) in found.items():
+    metric, records = metric_of(p.task), list[dict[str, object]]()
+    before = payoffs(test, by_search["random"][0])
+    for method, (setting, note) in by_search.items():
         columns = {**p.columns, "method": method, "note": f"{note}; {format_setting(setting)}"}
         after = payoffs(test, setting)
-        made.append(row(STUDY, metric, estimate(p.task, after, p.place[p.test]), **columns))
+        records.append(row(STUDY, metric, estimate(p.task, after, p.place[p.test]), **columns))
         tuned_on = estimate(p.task, payoffs(val, setting), p.place[p.val])
-        made.append(row(STUDY, f"val_{metric}", tuned_on, **columns))
+        records.append(row(STUDY, f"val_{metric}", tuned_on, **columns))
         if method != "random":
             compared = stats.paired(after - before, p.place[p.test], difference_of(p.task))
             columns["versus"] = "random"
-            made.append(row(STUDY, "gain", compared.estimate, p=compared.p, **columns))
+            records.append(row(STUDY, "gain", compared.estimate, p=compared.p, **columns))
             columns["versus"] = ""
-        made += [
+        records += [
             row(STUDY, name, float(x), n=len(p.val), **columns)
             for name, x in zip(PARAMETERS, setting, strict=True)
         ]
-    return made + _cross_validated(p, best, settings)
+    return records + _cross_validated(p, best, settings)
 
 
 def _cross_validated(
-    p: Problem, found: ExactResult, settings: AnalysisSettings
+    p: Problem, exact: ExactResult, settings: AnalysisSettings
 ) -> list[dict[str, object]]:
     """What the centred exact optimum earns on places that were held out of its tuning; no rows with
     fewer than two places."""
@@ -88,7 +88,7 @@ def _cross_validated(
         return []
     columns = {**p.columns, "method": "exact_centred"}
     folds = f"{FOLDS} folds over places"
-    gained = payoffs(p.rows(p.val), as_vector(found.params)) - held
+    gained = payoffs(p.rows(p.val), as_vector(exact.params)) - held
     gap = stats.mean(gained, place, difference_of(p.task))
     note = f"payoff tuned on all val rows minus held out; {folds}"
     return [

@@ -37,9 +37,9 @@ def estimates(run: RunData, settings: AnalysisSettings) -> Iterator[TaskOutcome 
     outcomes = []
     for o in answers.pools(run, Task.REGRESSION)[:-1]:
         [cell] = o.cells
-        tuned, known = in_tolerances(cell, settings), answers.decision(cell)
-        if tuned is not None and known is not None:
-            choice = np.where(known[2], decide(known[0], tuned.params).choice, -1)
+        tuned, decided = in_tolerances(cell, settings), answers.decision(cell)
+        if tuned is not None and decided is not None:
+            choice = np.where(decided[2], decide(decided[0], tuned.params).choice, -1)
             o = answers.answered(o, cell, CADE_TOLERANCE, choice)
             note = f"objective: mean error in tolerances, {tuned.n_draws:,} draws"
             columns = {**o.columns(CADE_TOLERANCE), "note": note}
@@ -55,10 +55,10 @@ def estimates(run: RunData, settings: AnalysisSettings) -> Iterator[TaskOutcome 
 def in_tolerances(cell: TaskCell, settings: AnalysisSettings) -> SearchResult | None:
     """The paper's search with the mean error in tolerances as objective, on the val rows that CADE
     was tuned on; None where it wasn't."""
-    known = answers.decision(cell)
-    if known is None:
+    decided = answers.decision(cell)
+    if decided is None:
         return None
-    s, _, usable = known
+    s, _, usable = decided
     payoff = cell.payoff / cell.items["tolerance"].to_numpy(dtype=float)[:, None]
     val = cell.val & usable & np.isfinite(payoff).all(axis=1)
     if not val.any():
@@ -72,9 +72,9 @@ def gold_spread(items: pd.DataFrame) -> dict[str, float]:
     """Sample standard deviation of the gold numbers of each target over the val rows; NaN if there
     are fewer than two or all are equal."""
     val = items[items["split"] == "val"]
-    found = val.groupby("target")["gold_value"].std()
+    deviations = val.groupby("target")["gold_value"].std()
     return {
-        str(target): float(found.get(target, np.nan)) or float("nan")
+        str(target): float(deviations.get(target, np.nan)) or float("nan")
         for target in sorted(set(items["target"]))
     }
 

@@ -90,28 +90,28 @@ def first_token(
     once = dict.fromkeys(named)
     if chosen is not None and chosen[0] not in dict(once):
         once[chosen] = None
-    told = [(token, min(float(value), 0.0)) for token, value in once if value > NOTHING]
-    share = np.exp([value for _, value in told])
+    likely = [(token, min(float(value), 0.0)) for token, value in once if value > NOTHING]
+    share = np.exp([value for _, value in likely])
     left = max(0.0, 1.0 - float(share.sum())) + RESOLUTION
     # a chosen token that was sampled may lie far below the others, and bounds no other token
-    ranked = [np.exp(value) for token, value in told if chosen is None or token != chosen[0]]
+    ranked = [np.exp(value) for token, value in likely if chosen is None or token != chosen[0]]
     least = float(min(ranked or share, default=1.0))
-    bare = [token.lstrip(SPACE_MARKS) for token, _ in told]
-    lone = [not token.strip(" \u2581\u0120") for token, _ in told]
+    bare = [token.lstrip(SPACE_MARKS) for token, _ in likely]
+    lone = [not token.strip(" \u2581\u0120") for token, _ in likely]
     spaces = float(share[lone].sum())
     logits, upper = np.full(len(candidates), -np.inf), np.full(len(candidates), -np.inf)
     for j, candidate in enumerate(candidates):
-        found = [value for (_, value), text in zip(told, bare, strict=True) if text == candidate]
-        seen = float(np.exp(found).sum())
+        alike = [value for (_, value), text in zip(likely, bare, strict=True) if text == candidate]
+        seen = float(np.exp(alike).sum())
         unseen = 0.0
         if not exact:
-            unseen = min(left, max(0, spellings - len(found)) * least)
+            unseen = min(left, max(0, spellings - len(alike)) * least)
             unseen += spaces if candidate in DIGITS else 0.0
         with np.errstate(divide="ignore"):
-            logits[j] = np.logaddexp.reduce(found, initial=-np.inf)
+            logits[j] = np.logaddexp.reduce(alike, initial=-np.inf)
             upper[j] = min(0.0, float(np.log(seen + unseen))) if unseen else logits[j]
-    minus = [value for (_, value), text in zip(told, bare, strict=True) if text == "-"]
-    top = told[int(np.argmax(share))][0].strip() if told else ""
+    minus = [value for (_, value), text in zip(likely, bare, strict=True) if text == "-"]
+    top = likely[int(np.argmax(share))][0].strip() if likely else ""
     mass = min(1.0, float(np.exp(logits).sum()))
     return FirstToken(
         logits, upper, mass, float(np.logaddexp.reduce(minus)) if minus else float("nan"), top
@@ -304,8 +304,8 @@ class Api(Backend):
             raise ModelError(self._thinks("thinks before it answers"))
         try:
             # JSON has no -inf: servers write null for a token that can't come
-            told = [t for t in top if t["logprob"] is not None]
-            named = [(str(t["token"]), float(t["logprob"])) for t in told or top]
+            with_logprob = [t for t in top if t["logprob"] is not None]
+            named = [(str(t["token"]), float(t["logprob"])) for t in with_logprob or top]
             chosen = None
             if first.get("token") is not None and first.get("logprob") is not None:
                 chosen = (str(first["token"]), float(first["logprob"]))

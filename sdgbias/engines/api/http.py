@@ -174,27 +174,27 @@ class Transport:
     def _wait(self, state: RetryCallState) -> float:
         """Seconds until the next attempt: what the server asks for, else a random backoff."""
         failed = state.outcome.exception() if state.outcome else None
-        asked = failed.wait if isinstance(failed, _Again) else None
-        if asked is None:
+        delay = failed.wait if isinstance(failed, _Again) else None
+        if delay is None:
             return self._backoff(state)
-        if asked > self.options.patience:
+        if delay > self.options.patience:
             late = InfrastructureError(
-                f"{self.name}: the endpoint asks to wait {asked:.0f} s, more than"
+                f"{self.name}: the endpoint asks to wait {delay:.0f} s, more than"
                 f" options.patience ({self.options.patience:.0f} s); run the same command later"
             )
             self.stop(late)
             raise late
         # all requests wait, not only this one
-        self._hold = max(self._hold, time.monotonic() + asked)
+        self._hold = max(self._hold, time.monotonic() + delay)
         self._next = max(self._next, self._hold)
-        return asked
+        return delay
 
     async def _turn(self, tokens: int) -> None:
         """Waits for this request's slot in the per-minute limits: requests are spaced, so that no
         window ever exceeds them."""
         limits = self.options.limits
-        asked: dict[Literal["requests", "tokens"], int] = {"requests": 1, "tokens": tokens}
-        spacing = max((60.0 * n / limits[k] for k, n in asked.items() if limits.get(k)), default=0)
+        needs: dict[Literal["requests", "tokens"], int] = {"requests": 1, "tokens": tokens}
+        spacing = max((60.0 * n / limits[k] for k, n in needs.items() if limits.get(k)), default=0)
         start = max(time.monotonic(), self._next)
         self._next = start + spacing
         while (wait := max(start, self._hold) - time.monotonic()) > 0:

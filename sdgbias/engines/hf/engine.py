@@ -188,26 +188,26 @@ class HuggingFace(Backend):
 
     @torch.inference_mode()
     def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
-        out, known = ScoreBatch.empty(prompts), self.candidates
+        out, tokens = ScoreBatch.empty(prompts), self.candidates
         self.counts["prompts"] += len(prompts)
         for rows, logits, after, lengths in self._scored(prompts):
             out.n_tokens[rows] = lengths
             for candidates in dict.fromkeys(prompts[row].candidates for row in rows):
                 at = [b for b, row in enumerate(rows) if prompts[row].candidates == candidates]
-                alike, ids = [prompts[rows[b]] for b in at], known.wanted(candidates)
+                alike, ids = [prompts[rows[b]] for b in at], tokens.wanted(candidates)
                 first, behind = _first(logits[at], ids), None
-                if after is not None and known.spaced(alike[0]):
+                if after is not None and tokens.spaced(alike[0]):
                     behind = _first(after[at], ids)
-                put(out, [rows[b] for b in at], alike, first, behind, known, self.tokenizer)
+                put(out, [rows[b] for b in at], alike, first, behind, tokens, self.tokenizer)
         return out
 
     def _batches(self, prompts: Sequence[Prompt]) -> list[_Rows]:
         """The batches in which N prompts are scored: their rows, whether behind the picture that
         they share, whether a candidate may come behind a lone space."""
-        found, alone = [], dict[tuple[bool, bool], list[int]]()
+        batches, alone = [], dict[tuple[bool, bool], list[int]]()
         for rows in decoding.by_picture(prompts):
             if self.share_prefix and len(rows) > 1 and prompts[rows[0]].images:
-                found.append(_Rows(rows, True))
+                batches.append(_Rows(rows, True))
                 continue
             for row in rows:
                 kind = bool(prompts[row].images), self.candidates.spaced(prompts[row])
@@ -215,17 +215,17 @@ class HuggingFace(Backend):
         for (_, spaced), rows in alone.items():
             long = [len(prompts[row].text) for row in rows]
             for batch in decoding.batches(long, self.batch_size):
-                found.append(_Rows([rows[b] for b in batch], False, spaced))
-        return found
+                batches.append(_Rows([rows[b] for b in batch], False, spaced))
+        return batches
 
     def _answered(self, prompts: Sequence[Prompt]) -> list[_Rows]:
         """The batches in which N prompts are answered."""
-        found = []
+        batches = []
         for pictured in (True, False):
             kind = [row for row, p in enumerate(prompts) if bool(p.images) is pictured]
             for at in range(0, len(kind), self.batch_size):
-                found.append(_Rows(kind[at : at + self.batch_size]))
-        return found
+                batches.append(_Rows(kind[at : at + self.batch_size]))
+        return batches
 
     def _scored(self, prompts: Sequence[Prompt]) -> Iterator[_Scored]:
         """(rows, (B, V) logits of their first tokens, those behind a lone space or None, lengths in
@@ -267,7 +267,7 @@ class HuggingFace(Backend):
         tensors, ids = self.maker.get([prompts[row] for row in rows], behind_picture=True)
         whole = self._on_device(tensors)
         begin = decoding.common_length(ids)
-        tails = [own[begin:] for own in ids]
+        tails = [tokens[begin:] for tokens in ids]
         first = whole["input_ids"][0].tolist()
         length = len(first) - len(tails[0])
         if first[length:] != tails[0]:
@@ -280,11 +280,11 @@ class HuggingFace(Backend):
         self.counts["tokens_prefilled"] += length
         self.counts["images_encoded"] += len(prompts[rows[0]].images)
         for part in decoding.batches(list(map(len, tails)), self.batch_size, _PLACES):
-            own = [tails[b] for b in part]
+            part_tails = [tails[b] for b in part]
             spaces = [self.candidates.spaced(prompts[rows[b]]) for b in part]
-            logits, after = self._tails(cache, own, spaces)
-            self.counts["tokens_prefilled"] += sum(map(len, own))
-            lengths = [length + len(tail) for tail in own]
+            logits, after = self._tails(cache, part_tails, spaces)
+            self.counts["tokens_prefilled"] += sum(map(len, part_tails))
+            lengths = [length + len(tail) for tail in part_tails]
             self.counts["tokens_of_prompts"] += sum(lengths)
             yield [rows[b] for b in part], logits, after, lengths
 
@@ -321,9 +321,9 @@ class HuggingFace(Backend):
         batches = self._answered(prompts)
         with self.maker.using([batch.of(prompts) for batch in batches]):
             for rows, *_ in batches:
-                own = [prompts[row] for row in rows]
-                for b, answers in enumerate(answer(own, starts, max_new_tokens)):
-                    begun = thought_begun(self.render(own[b]))
+                of_batch = [prompts[row] for row in rows]
+                for b, answers in enumerate(answer(of_batch, starts, max_new_tokens)):
+                    begun = thought_begun(self.render(of_batch[b]))
                     for s, (ids, cut) in enumerate(answers):
                         text = decoded(self.tokenizer, ids).strip()
                         texts[rows[b]][s], truncated[rows[b]][s] = begun + text, cut
@@ -341,7 +341,7 @@ class HuggingFace(Backend):
         answers: list[list[decoding.Answer]] = [[] for _ in prompts]
         tensors = self.maker.get(prompts).tensors
         for s in range(len(starts)):
-            forced = [own[s] for own in choices]
+            forced = [of_prompt[s] for of_prompt in choices]
             inputs, most = self._on_device(tensors), limit + max(map(len, forced))
             new, _ = self._generate(inputs, most, forced)
             for b, ids in enumerate(new):
@@ -372,18 +372,18 @@ class HuggingFace(Backend):
         if begins_behind_space(starts, self.candidates):
             spaced = state.logits, self.follow(state, space)
         choices = self._choices(starts, len(prompts), spaced)
-        forced = [own for of_prompt in choices for own in of_prompt]
+        forced = [choice for of_prompt in choices for choice in of_prompt]
         state = self.repeat(state, n)
         logits = decoding.Forced(forced)(state.ids, state.logits)
         first = logits.argmax(-1, keepdim=True)
-        rest = [own[1:] for own in forced]
+        rest = [choice[1:] for choice in forced]
         new, _ = self._go_on(state, first, limit + max(map(len, rest)), rest)
         whole = [[*begun, *ids] for begun, ids in zip(first.tolist(), new, strict=True)]
-        found = [
-            decoding.cut(ids, len(own), limit, self.ends)
-            for ids, own in zip(whole, forced, strict=True)
+        answers = [
+            decoding.cut(ids, len(choice), limit, self.ends)
+            for ids, choice in zip(whole, forced, strict=True)
         ]
-        return [found[at : at + n] for at in range(0, len(found), n)]
+        return [answers[at : at + n] for at in range(0, len(answers), n)]
 
     def prefill(self, prompts: Sequence[Prompt]) -> State:
         """B prompts computed, all with pictures or all without."""

@@ -112,12 +112,12 @@ class InputMaker:
         options |= {"padding": True, "return_tensors": "pt"}
         most = max(len(prompt.images) for prompt in prompts)
         if most:
-            made = self._with_pictures(prompts, texts, most, options)
+            inputs = self._with_pictures(prompts, texts, most, options)
         elif self.reads_text:
-            made = self.processor(images=None, text=texts, **options)
+            inputs = self.processor(images=None, text=texts, **options)
         else:
-            made = self.tokenizer(texts, **options)
-        tensors = {k: v for k, v in made.items() if isinstance(v, torch.Tensor) and k != "labels"}
+            inputs = self.tokenizer(texts, **options)
+        tensors = {k: v for k, v in inputs.items() if isinstance(v, torch.Tensor) and k != "labels"}
         return Inputs(tensors, ids)
 
     def _with_pictures(

@@ -121,17 +121,17 @@ def model(spec: ModelSpec, root: Path, from_pretrained: Callable[..., Any], **op
         return loaded.eval() if "device_map" in options else loaded.eval().to(device())
 
 
-def refuse_lacking(spec: ModelSpec, made: Any, told: dict[str, Any]) -> None:
+def refuse_lacking(spec: ModelSpec, model: Any, info: dict[str, Any]) -> None:
     """Raises ModelError where a checkpoint lacks some of its model's weights, or has them in other
-    shapes: transformers then initialises them at random. told: its loading info. Buffers that the
+    shapes: transformers then initialises them at random. info: its loading info. Buffers that the
     model computes itself may be absent."""
-    computed = {name for name, _ in made.named_buffers()}
-    lacking = sorted({*map(str, told["missing_keys"])} - computed)
-    lacking += sorted(map(str, told["mismatched_keys"]))
+    computed = {name for name, _ in model.named_buffers()}
+    lacking = sorted({*map(str, info["missing_keys"])} - computed)
+    lacking += sorted(map(str, info["mismatched_keys"]))
     if lacking:
         raise ModelError(
             f"{spec.name}: {spec.repo} lacks {len(lacking)} of the weights of a"
-            f" {type(made).__name__}, the first {lacking[0]}; copy or download it again, whole"
+            f" {type(model).__name__}, the first {lacking[0]}; copy or download it again, whole"
         )
 
 
@@ -142,10 +142,10 @@ def file(spec: ModelSpec, root: Path, name: str) -> Path | None:
     if folder:
         return folder / name if (folder / name).is_file() else None
     with reading(spec, None, f"can't read {name} of"):
-        found = cached_file(
+        path = cached_file(
             spec.repo, name, revision=spec.revision, _raise_exceptions_for_missing_entries=False
         )
-    return Path(found) if found else None
+    return Path(path) if path else None
 
 
 def known() -> frozenset[str]:
@@ -170,9 +170,9 @@ def loader(spec: ModelSpec, source: str, **where: Any) -> Callable[..., Any]:
     config = AutoConfig.from_pretrained(source, **where)
     if why := classifies((getattr(config, "architectures", None) or [""])[0]):
         raise ModelError(f"{spec.name}: {spec.repo}: {why}")
-    own = _own_class(spec, config, source, where)
-    if own is not None:
-        return partial(own.from_pretrained, config=config)
+    model_class = _own_class(spec, config, source, where)
+    if model_class is not None:
+        return partial(model_class.from_pretrained, config=config)
     kind, thinker = config.model_type, getattr(config, "thinker_config", None)
     if thinker is not None and thinker.model_type in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
         return partial(AutoModelForImageTextToText.from_pretrained, config=thinker)
@@ -243,9 +243,9 @@ def language_part(model: Any, name: str) -> Any:
     """The language model with its head inside a model that requires a picture: it answers what is
     asked without one. Raises NotAnswerable where there is none."""
     for part in ("language_model", "text_model", "text_decoder"):
-        found = getattr(model, part, None)
-        if getattr(found, "get_output_embeddings", lambda: None)() is not None:
-            return found
+        module = getattr(model, part, None)
+        if getattr(module, "get_output_embeddings", lambda: None)() is not None:
+            return module
     raise NotAnswerable(
         f"{name}: {type(model).__name__} answers no prompt without a picture; its views Q-only and"
         " CTX+Q don't exist"

@@ -99,10 +99,10 @@ def _refuse_code_elsewhere(spec: ModelSpec, source: str, where: dict[str, Any]) 
 def template_in(processor: Any) -> str | None:
     """The chat template of a processor; its tokenizer's, where that alone has one that shows
     pictures. Of several named ones 'default', or the only one. ValueError where none is either."""
-    own = _unnamed(getattr(processor, "chat_template", None))
+    template = _unnamed(getattr(processor, "chat_template", None))
     held = _unnamed(getattr(getattr(processor, "tokenizer", None), "chat_template", None))
-    if own or not held:
-        return own
+    if template or not held:
+        return template
     processor.chat_template = held
     try:
         bare, shown = (prompting.render(processor, probe) for probe in prompting.PROBES)
@@ -150,10 +150,10 @@ def _check(spec: ModelSpec, images: Any, options: dict[str, Any]) -> None:
     """RegistryError for a setting that this image processor doesn't have, since it would be
     ignored."""
     named = getattr(getattr(images, "valid_kwargs", None), "__annotations__", {})
-    known = {*named, *vars(type(images)())}
+    valid = {*named, *vars(type(images)())}
     for name in options:
-        if name not in known:
+        if name not in valid:
             raise RegistryError(
                 f"registry/models/{spec.name}.yaml: processor: {type(images).__name__} has no"
-                f" setting {name}; valid: {', '.join(sorted(k for k in known if k[0] != '_'))}"
+                f" setting {name}; valid: {', '.join(sorted(k for k in valid if k[0] != '_'))}"
             )

@@ -37,7 +37,7 @@ def lines(spec: ModelSpec, root: Path, prompt: Prompt) -> list[str]:
         first = "the tokenizer adds the first"
     elif ids and ids[0] in tokenizer.all_special_ids:
         first = "the template writes the first"
-    found = find_candidates(tokenizer, LETTERS + DIGITS, optional=LETTERS.lower())
+    tokens = find_candidates(tokenizer, LETTERS + DIGITS, optional=LETTERS.lower())
     out = [
         f"rendered, {len(text)} characters:",
         tokenizer.decode(ids, skip_special_tokens=False),
@@ -56,17 +56,17 @@ def lines(spec: ModelSpec, root: Path, prompt: Prompt) -> list[str]:
     else:
         out.append("picture tokens: none, this view shows no picture")
     for candidate in prompt.candidates:
-        own = found.ids.get(candidate, ())
-        shown = list(own[:_SHOWN])  # of the numbers that begin with a digit there may be 111
+        token_ids = tokens.ids.get(candidate, ())
+        shown = list(token_ids[:_SHOWN])  # of the numbers that begin with a digit there may be 111
         names = " ".join(map(repr, tokenizer.convert_ids_to_tokens(shown)))
-        more = f", and {len(own) - len(shown)} more" if len(own) > len(shown) else ""
+        more = f", and {len(token_ids) - len(shown)} more" if len(token_ids) > len(shown) else ""
         out.append(f"candidate {candidate!r}: ids {' '.join(map(str, shown))} ({names}){more}")
-    several = ", or as a number of several digits" if found.numbers else ""
-    digits = ", ".join(f"{d}: {found.ids[d][0]}" for d in DIGITS)
-    minus = " ".join(map(str, found.minus)) or "no token"
+    several = ", or as a number of several digits" if tokens.numbers else ""
+    digits = ", ".join(f"{d}: {tokens.ids[d][0]}" for d in DIGITS)
+    minus = " ".join(map(str, tokens.minus)) or "no token"
     space = (
-        f"after a lone space token ({found.space}) or without"
-        if found.space is not None
+        f"after a lone space token ({tokens.space}) or without"
+        if tokens.space is not None
         else "without a space token of its own"
     )
     out.append(f"a number begins with a digit ({digits}){several}, or a minus ({minus}), {space}")

@@ -107,26 +107,26 @@ def _strftime_now(pattern: str) -> str:
 def render(processor: Any, prompt: Prompt, template: ChatTemplate | None = None) -> str:
     """The text the tokenizer sees: the chat template around the prompt, with the pictures before
     the text; the bare text where the processor has no template. Its date is always TODAY."""
-    asked = template or ChatTemplate()
+    settings = template or ChatTemplate()
     if not getattr(processor, "chat_template", None):
-        return prompt.text + asked.answer_prefix
+        return prompt.text + settings.answer_prefix
     content: list[dict[str, str]] = [{"type": "image"} for _ in prompt.images]
     content.append({"type": "text", "text": prompt.text})
     messages = [{"role": "user", "content": content}]
-    if asked.system:
-        own = [{"type": "text", "text": asked.system}]
-        messages.insert(0, {"role": "system", "content": own})
-    known = {"strftime_now": _strftime_now, "date_string": _strftime_now("%d %b %Y")}
+    if settings.system:
+        parts = [{"type": "text", "text": settings.system}]
+        messages.insert(0, {"role": "system", "content": parts})
+    variables = {"strftime_now": _strftime_now, "date_string": _strftime_now("%d %b %Y")}
     # transformers takes a name that the template doesn't read for an argument of the processor
-    given = {k: v for k, v in known.items() if k in str(processor.chat_template)}
-    options = {"add_generation_prompt": True, "tokenize": False, **given, **asked.arguments}
+    given = {k: v for k, v in variables.items() if k in str(processor.chat_template)}
+    options = {"add_generation_prompt": True, "tokenize": False, **given, **settings.arguments}
     try:
         text = processor.apply_chat_template(messages, **options)
     except TypeError:  # as a template joins content to its own text
         text = _PARTS
     if _PARTS in text:
         text = processor.apply_chat_template(_as_text(processor, messages), **options)
-    return f"{text}{asked.answer_prefix}"
+    return f"{text}{settings.answer_prefix}"
 
 
 #: How a template that takes content as one text writes a list of parts.
@@ -137,7 +137,7 @@ def _as_text(processor: Any, messages: list[dict[str, Any]]) -> list[dict[str, A
     """Messages whose content is one text with the marks of the pictures before it, each on a line
     of its own, as vLLM writes them for such templates. ModelError where there is no mark."""
     token = getattr(processor, "image_token", None)
-    made = []
+    flattened = []
     for message in messages:
         pictures = sum(part["type"] == "image" for part in message["content"])
         if pictures and token is None:
@@ -147,8 +147,8 @@ def _as_text(processor: Any, messages: list[dict[str, Any]]) -> list[dict[str, A
             )
         texts = [part["text"] for part in message["content"] if part["type"] == "text"]
         content = "\n".join([*[str(token)] * pictures, *texts])
-        made.append({**message, "content": content})
-    return made
+        flattened.append({**message, "content": content})
+    return flattened
 
 
 def probe_hash(processor: Any, template: ChatTemplate) -> str:
@@ -226,8 +226,8 @@ def marks_pictures(processor: Any) -> bool:
     token = getattr(processor, "image_token", None)
     if token is None or getattr(processor, "chat_template", None):
         return False
-    own, marked = (_picture_tokens(processor, text, str(token)) for text in ("A", f"{token}A"))
-    return marked > 0 and own in (0, marked)
+    unmarked, marked = (_picture_tokens(processor, text, str(token)) for text in ("A", f"{token}A"))
+    return marked > 0 and unmarked in (0, marked)
 
 
 def _picture_tokens(processor: Any, text: str, token: str, nested: bool = True) -> int:

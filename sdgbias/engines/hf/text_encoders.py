@@ -62,13 +62,13 @@ class _Tower:
 
     def embed(self, texts: Sequence[str]) -> np.ndarray:
         """N texts -> (N, D) float32 unit rows."""
-        said = [self.phrase(text) for text in texts]
-        parts = (said[at : at + self.batch_size] for at in range(0, len(said), self.batch_size))
-        made = [
+        inputs = [self.phrase(text) for text in texts]
+        parts = (inputs[at : at + self.batch_size] for at in range(0, len(inputs), self.batch_size))
+        blocks = [
             torch.nn.functional.normalize(self._encode(part).float(), dim=-1).cpu().numpy()
             for part in parts
         ]
-        return np.concatenate([np.zeros((0, self.width), np.float32), *made])
+        return np.concatenate([np.zeros((0, self.width), np.float32), *blocks])
 
     @staticmethod
     def phrase(text: str) -> str:
@@ -157,16 +157,16 @@ def _dense(spec: ModelSpec, root: Path) -> tuple[Any, str]:
             f"{spec.name}: {folders[0]} has no config.json or no model.safetensors; pickles are"
             " never loaded: convert it"
         )
-    said = json.loads(settings.read_text(encoding="utf-8"))
-    if not str(said.get("activation_function", "Identity")).endswith("Identity"):
+    dense = json.loads(settings.read_text(encoding="utf-8"))
+    if not str(dense.get("activation_function", "Identity")).endswith("Identity"):
         raise ModelError(
-            f"{spec.name}: {folders[0]}: activation {said['activation_function']}; known: Identity"
+            f"{spec.name}: {folders[0]}: activation {dense['activation_function']}; known: Identity"
         )
     state = {
         name.removeprefix("linear."): value.float() for name, value in load_file(weights).items()
     }
     layer = torch.nn.Linear(
-        int(said["in_features"]), int(said["out_features"]), bias="bias" in state
+        int(dense["in_features"]), int(dense["out_features"]), bias="bias" in state
     )
     try:
         layer.load_state_dict(state)

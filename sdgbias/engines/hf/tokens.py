@@ -82,9 +82,9 @@ def find_candidates(tokenizer: Any, wanted: str, optional: str = "") -> Candidat
     """Scans the vocabulary once. Raises ModelError when a wanted candidate has no single token; an
     ``optional`` one is then left out."""
     special = set(tokenizer.all_special_tokens)
-    found: dict[str, list[int]] = {c: [] for c in wanted + optional}
+    singles: dict[str, list[int]] = {c: [] for c in wanted + optional}
     numbers: dict[int, str] = {}
-    longer: dict[str, list[int]] = {c: [] for c in found if c in DIGITS}
+    longer: dict[str, list[int]] = {c: [] for c in singles if c in DIGITS}
     spaced: set[str] = set()
     space: int | None = None
     byte_space: int | None = None
@@ -95,8 +95,8 @@ def find_candidates(tokenizer: Any, wanted: str, optional: str = "") -> Candidat
         bare = token.lstrip(SPACE_MARKS)
         if bare[:1] in longer and bare.isascii() and bare.isdecimal():
             numbers[index] = token
-        if bare in found and len(bare) == 1:
-            found[bare].append(index)
+        if bare in singles and len(bare) == 1:
+            singles[bare].append(index)
             if bare != token:
                 spaced.add(bare)
         elif index in numbers:
@@ -105,7 +105,7 @@ def find_candidates(tokenizer: Any, wanted: str, optional: str = "") -> Candidat
             space = index
         elif token == "\u0120":
             byte_space = index
-    missing = [c for c in wanted if not found[c]]
+    missing = [c for c in wanted if not singles[c]]
     if missing:
         name = getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__
         raise ModelError(
@@ -113,16 +113,16 @@ def find_candidates(tokenizer: Any, wanted: str, optional: str = "") -> Candidat
             f" first-token scores over {wanted!r} don't exist; retire the model: sdgbias models"
             " retire NAME --reason TEXT"
         )
-    known = Ids({c: (*ids, *longer.get(c, ())) for c, ids in found.items() if ids})
+    candidates = Ids({c: (*ids, *longer.get(c, ())) for c, ids in singles.items() if ids})
     several = any(longer.values())
     # of several digits some numbers have a token with the space and others none, whatever their
     # first digit
     alone = spaced - set(longer) if several else spaced
     space = byte_space if space is None else space
-    needs = frozenset(known) - alone if space is not None else frozenset()
+    needs = frozenset(candidates) - alone if space is not None else frozenset()
     minus = tuple(tokens[token] for token in MINUS if token in tokens)
     space = space if needs else None
-    return CandidateTokens(known, space, needs, numbers if several else {}, minus)
+    return CandidateTokens(candidates, space, needs, numbers if several else {}, minus)
 
 
 class FirstTokens(NamedTuple):
@@ -228,16 +228,16 @@ def choices_of(
     behind a lone space token, where a start may come behind one; there it does where that beginning
     is the likelier one. ModelError for anything but a number's start."""
     plain: list[Choices] = [start_choices(start, tokens) for start in starts]
-    found = [[*plain] for _ in range(prompts)]
+    choices = [[*plain] for _ in range(prompts)]
     if spaced is None or tokens.space is None:
-        return found
+        return choices
     first, behind = spaced
     for s, (start, direct) in enumerate(zip(starts, plain, strict=True)):
         if start[:1] in tokens.needs_space:  # no minus, no free answer
             later = first.best([tokens.space]) + behind.best(direct[0])
             for row in np.flatnonzero(later > first.best(direct[0])):
-                found[row][s] = [(tokens.space,), *direct]
-    return found
+                choices[row][s] = [(tokens.space,), *direct]
+    return choices
 
 
 def end_ids(configured: int | Sequence[int] | None, tokenizer: Any) -> set[int]:

@@ -76,8 +76,8 @@ class ZeroShot(Backend):
 
     def pixels(self, pictures: Sequence[Image.Image]) -> torch.Tensor:
         """The model's input for B pictures."""
-        made: torch.Tensor = self.images(images=list(pictures), return_tensors="pt")["pixel_values"]
-        return made.to(self.model.device, self.model.dtype)
+        rows: torch.Tensor = self.images(images=list(pictures), return_tensors="pt")["pixel_values"]
+        return rows.to(self.model.device, self.model.dtype)
 
     def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
         raise NotAnswerable(
@@ -97,14 +97,14 @@ class ZeroShot(Backend):
         lists: dict[tuple[str, ...], list[int]] = {}
         for row, prompt in enumerate(prompts):
             lists.setdefault(tuple(labels_of(prompt)), []).append(row)
-        said = [""] * len(prompts)
+        answers = [""] * len(prompts)
         for names, rows in lists.items():
             for at in range(0, len(rows), self.batch_size):
                 some = rows[at : at + self.batch_size]
-                found = self.scores([picture_of(prompts[row]) for row in some], names)
-                for row, best in zip(some, found.argmax(-1).tolist(), strict=True):
-                    said[row] = names[best]
-        return Generated.whole([[text] * len(starts) for text in said])
+                scores = self.scores([picture_of(prompts[row]) for row in some], names)
+                for row, best in zip(some, scores.argmax(-1).tolist(), strict=True):
+                    answers[row] = names[best]
+        return Generated.whole([[text] * len(starts) for text in answers])
 
 
 class ClipZeroShot(ZeroShot):
@@ -132,10 +132,10 @@ class ClipZeroShot(ZeroShot):
             inputs = self.tokenizer(
                 texts, padding=True, truncation=True, max_length=limit, return_tensors="pt"
             ).to(self.model.device)
-            made = self.model.get_text_features(
+            features = self.model.get_text_features(
                 input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"]
             ).pooler_output
-            self._texts = {names: torch.nn.functional.normalize(made.float(), dim=-1)}
+            self._texts = {names: torch.nn.functional.normalize(features.float(), dim=-1)}
         return self._texts[names]
 
 
@@ -150,8 +150,8 @@ class VitZeroShot(ZeroShot):
         wanted = _label_map(spec)
         self.model = loading.model(spec, root, ViTForImageClassification.from_pretrained)
         self.images = loading.part(spec, root, AutoImageProcessor, backend="pil")
-        known = {str(name): int(i) for i, name in self.model.config.id2label.items()}
-        lacking = sorted({name for names in wanted.values() for name in names} - set(known))
+        index_of = {str(name): int(i) for i, name in self.model.config.id2label.items()}
+        lacking = sorted({name for names in wanted.values() for name in names} - set(index_of))
         if lacking:
             of = (
                 "options.labels"
@@ -164,7 +164,7 @@ class VitZeroShot(ZeroShot):
             )
         self.names = frozenset(normalise(label) or label for label in wanted)
         self.outputs = {
-            plain_form(label): [known[name] for name in names] for label, names in wanted.items()
+            plain_form(label): [index_of[name] for name in names] for label, names in wanted.items()
         }
         self.batch_size = spec.batch_size
         mapping = json.dumps(wanted, sort_keys=True)
@@ -183,19 +183,19 @@ class VitZeroShot(ZeroShot):
             self.model(pixel_values=self.pixels(pictures)).logits.double(), dim=-1
         )  # (B, outputs)
         empty = shares.new_full((len(shares),), -torch.inf)
-        found = [
+        columns = [
             shares[:, ids].logsumexp(-1) if (ids := self.outputs.get(plain_form(name))) else empty
             for name in names
         ]
-        return torch.stack(found, dim=-1)
+        return torch.stack(columns, dim=-1)
 
 
 def packaged_labels() -> dict[str, list[str]]:
     """Person class -> the outputs of an ImageNet-1k head that count for it, for the classes that
     have any."""
-    found = packaged_yaml("vit_labels.yaml")["labels"]
+    labels = packaged_yaml("vit_labels.yaml")["labels"]
     return {
-        name: [*kinds.get("person", []), *kinds.get("object", [])] for name, kinds in found.items()
+        name: [*kinds.get("person", []), *kinds.get("object", [])] for name, kinds in labels.items()
     }
 
 
@@ -206,15 +206,15 @@ def _entry(spec: ModelSpec) -> str:
 def _label_map(spec: ModelSpec) -> Mapping[str, list[str]]:
     """Option `labels`: label -> one or more names of outputs; an output belongs to one label.
     Default: the packaged map. Raises RegistryError."""
-    made = {
+    label_map = {
         label: names if isinstance(names, list) else [names]
         for label, names in (read(spec, VitOptions).labels or packaged_labels()).items()
     }
-    every = [name for names in made.values() for name in names]
+    every = [name for names in label_map.values() for name in names]
     twice = sorted({name for name in every if every.count(name) > 1})
-    if twice or not all(made.values()):
+    if twice or not all(label_map.values()):
         raise RegistryError(
             f"{_entry(spec)}: options.labels:"
             f" {f'{twice[0]!r} stands twice' if twice else 'a class without outputs'}"
         )
-    return made
+    return label_map
