@@ -112,14 +112,14 @@ def figure(name: str, results: Path | str | None = None, **choice: str) -> Drawi
     named = {f.name: f for figures in drawn.values() for f in figures}
     if name not in named:
         raise UsageError(one_of("figure", name, named))
-    found = named[name]
-    if unknown := set(choice) - set(found.filters):
-        raise UsageError(one_of(f"select of {name}", min(unknown), found.filters))
+    entry = named[name]
+    if unknown := set(choice) - set(entry.filters):
+        raise UsageError(one_of(f"select of {name}", min(unknown), entry.filters))
     for column, value in choice.items():
-        if value not in found.options(column):
-            raise UsageError(one_of(column, value, found.options(column)))
-    svg, png = picture(found, choice)
-    return Drawing(found.title, f"{found.reads} {found.axes}", found.chosen(**choice), svg, png)
+        if value not in entry.options(column):
+            raise UsageError(one_of(column, value, entry.options(column)))
+    svg, png = picture(entry, choice)
+    return Drawing(entry.title, f"{entry.reads} {entry.axes}", entry.chosen(**choice), svg, png)
 
 
 def _file(results: Path | str | None) -> Path:
@@ -153,12 +153,12 @@ def _pair(path: Path, one: str, other: str) -> list[str]:
 def _run(path: Path, name: str) -> str:
     from sdgbias import store
 
-    found = store.query(
+    runs = store.query(
         path,
         """SELECT run_id, model FROM runs WHERE finished_at IS NOT NULL
            ORDER BY finished_at DESC, run_id DESC""",
     )
-    mine = found["run_id"][(found["run_id"] == name) | (found["model"] == name)]
-    if mine.empty:
-        raise UsageError(one_of("run or model", name, set(found["model"])))
-    return str(mine.iloc[0])
+    matches = runs["run_id"][(runs["run_id"] == name) | (runs["model"] == name)]
+    if matches.empty:
+        raise UsageError(one_of("run or model", name, set(runs["model"])))
+    return str(matches.iloc[0])

@@ -230,11 +230,11 @@ def _show(over: threading.Event) -> None:
 
 def _send(over: threading.Event) -> None:
     """Send this process's record until the end, and then that it is gone."""
-    board, own = _BOARD, {"pid": os.getpid()}
+    board, process = _BOARD, {"pid": os.getpid()}
     while board is not None:
-        board.send(json.dumps(asdict(current()) | own).encode())
+        board.send(json.dumps(asdict(current()) | process).encode())
         if over.wait(PERIOD):
-            board.send(json.dumps(own).encode())
+            board.send(json.dumps(process).encode())
             return
 
 

@@ -164,5 +164,5 @@ def size(n: int) -> str:
 
 def worst(verdicts: Mapping[str, int]) -> str:
     """The most severe of these verdicts; '' for none."""
-    there = [verdict for verdict, n in verdicts.items() if n and verdict in WORDS.verdicts]
-    return max(there, key=lambda verdict: WORDS.verdicts[verdict].severity, default="")
+    present = [verdict for verdict, n in verdicts.items() if n and verdict in WORDS.verdicts]
+    return max(present, key=lambda verdict: WORDS.verdicts[verdict].severity, default="")

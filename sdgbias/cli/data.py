@@ -163,8 +163,8 @@ def build(
         ):
             quota = f"the paper's {most:,} if the raw folder can fill its quotas, else all"
             if n is None:
-                asked = "all" if every else f"{quota} (--all: all)"
-                typer.echo(f"{kind} questions: {asked}", err=True)
+                amount = "all" if every else f"{quota} (--all: all)"
+                typer.echo(f"{kind} questions: {amount}", err=True)
     job = stages.Build(
         raw,
         indicators,

@@ -71,11 +71,11 @@ def gate(
     with store.connect(results, read_only=True):  # no results yet: said before anything else
         pass
     targets = [runs.by_hand(results, run)] if run else runs.of_night(results, night, model)
-    made = regression.judge_runs(results, targets, chosen, baseline, update)
+    judgements = regression.judge_runs(results, targets, chosen, baseline, update)
     if not run:
-        _quarantine(made)
-    _print(made, as_json)
-    _end(made, strict)
+        _quarantine(judgements)
+    _print(judgements, as_json)
+    _end(judgements, strict)
 
 
 @gate_app.command("accept", epilog='Example: sdgbias gate accept RUN --reason "new weights"')
@@ -122,10 +122,10 @@ def announce(
 
     chosen = _policy(policy)
     if dry_run:
-        found = nights.load(results, night)
-        if found is None:
+        record = nights.load(results, night)
+        if record is None:
             raise UsageError(f"{results}: no night to report; run `sdgbias nightly` first")
-        print_json({"text": messages.message(found, link)})
+        print_json({"text": messages.message(record, link)})
         return
     done = messages.announce(
         results,
@@ -135,8 +135,8 @@ def announce(
         link=link,
     )
     for sent in done:
-        said = {"sent": "sent", "known": "sent before"}.get(sent.status, "not sent")
-        typer.echo(f"{sent.night}: {said}{f' ({sent.why})' if sent.why else ''}")
+        outcome = {"sent": "sent", "known": "sent before"}.get(sent.status, "not sent")
+        typer.echo(f"{sent.night}: {outcome}{f' ({sent.why})' if sent.why else ''}")
     failed = [s for s in done if s.status == "failed"]
     if failed:
         raise InfrastructureError(
@@ -157,25 +157,25 @@ def _policy(named: Path | None) -> Policy:
     return policy.load(named or policy.find(root))
 
 
-def _print(made: list[Judgement], as_json: bool) -> None:
+def _print(judgements: list[Judgement], as_json: bool) -> None:
     if as_json:
-        print_json(_rows(made))
+        print_json(_rows(judgements))
         return
     from sdgbias.analysis import night_text as words
     from sdgbias.analysis.nights import BREACH, FIRST, MISSING
 
-    if not made:
+    if not judgements:
         typer.echo(
             "No run to judge: the newest night published none. To judge one: sdgbias gate --run RUN"
         )
-    many = len(made) > _LISTED
+    many = len(judgements) > _LISTED
     if many:
         typer.echo(
-            f"{len(made)} evaluations; rules are listed for those in breach. All rules of a model:"
-            " sdgbias gate --model NAME, of all: --json\n"
+            f"{len(judgements)} evaluations; rules are listed for those in breach."
+            " All rules of a model: sdgbias gate --model NAME, of all: --json\n"
         )
     # what needs a person ends the list, right above the error: the rest scrolls out of sight
-    for j in sorted(made, key=lambda j: j.breached):
+    for j in sorted(judgements, key=lambda j: j.breached):
         compared = f", compared with {j.baseline}" if j.baseline else ""
         gap = "" if many and not j.breached else "\n"
         typer.echo(
@@ -213,19 +213,19 @@ def _line(r: dict[str, Any]) -> tuple[str, ...]:
     return tuple(cell.replace("\u00a0", " ") for cell in cells)
 
 
-def _rows(made: list[Judgement]) -> list[dict[str, object]]:
+def _rows(judgements: list[Judgement]) -> list[dict[str, object]]:
     return [
         j.about | {"verdict": j.verdict, "accepted": j.accepted, "rules": j.rows, "flips": j.flips}
-        for j in made
+        for j in judgements
     ]
 
 
-def _quarantine(made: list[Judgement]) -> None:
+def _quarantine(judgements: list[Judgement]) -> None:
     """Models whose breach is of a rule with `then: quarantine` leave the nightly until a person
     enables them."""
     from sdgbias.registry import changes, entries
 
-    for j in made:
+    for j in judgements:
         rules = sorted({str(r["rule"]) for r in j.breaches if r["quarantines"]})
         if not rules or not j.breached:
             continue
@@ -242,11 +242,11 @@ def _quarantine(made: list[Judgement]) -> None:
             )
 
 
-def _end(made: list[Judgement], strict: bool) -> None:
+def _end(judgements: list[Judgement], strict: bool) -> None:
     """Raises RegressionBreach on a breach, and with --strict on anything that isn't a PASS."""
     from sdgbias.analysis.nights import PASS
 
-    breached = [j for j in made if j.breached]
+    breached = [j for j in judgements if j.breached]
     if breached:
         rules = "; ".join(
             f"{j.target.model}: {', '.join(sorted({str(r['rule']) for r in j.breaches}))}"
@@ -256,7 +256,7 @@ def _end(made: list[Judgement], strict: bool) -> None:
             f"in breach: {rules}; look at it, then fix the model or: sdgbias gate accept"
             f" {breached[0].target.run_id} --reason TEXT"
         )
-    open_ = [j for j in made if j.verdict != PASS and not j.accepted]
+    open_ = [j for j in judgements if j.verdict != PASS and not j.accepted]
     if strict and open_:
         raise RegressionBreach(
             f"--strict: {', '.join(f'{j.target.model} is {j.verdict}' for j in open_)}; see the"

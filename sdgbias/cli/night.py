@@ -102,7 +102,7 @@ def _dry_run(options: NightOptions, as_json: bool) -> None:
     if any(not job.run_id for job in night.jobs):
         idle["analyse"] = ""  # whatever is published tonight is analysed
     host = gpus.here(options.jobs)
-    found = {
+    summary = {
         "night": night.night,
         "jobs": [
             {
@@ -121,16 +121,16 @@ def _dry_run(options: NightOptions, as_json: bool) -> None:
         "not_due": {name: why for name, why in idle.items() if why},
     }
     if as_json:
-        print_json(found)
+        print_json(summary)
     else:
-        typer.echo("\n".join(_plan_lines(found, night.skipped, len(host.gpus))))
+        typer.echo("\n".join(_plan_lines(summary, night.skipped, len(host.gpus))))
 
 
-def _plan_lines(found: Mapping[str, Any], skipped: Sequence[Skipped], host: int) -> Iterator[str]:
+def _plan_lines(summary: Mapping[str, Any], skipped: Sequence[Skipped], host: int) -> Iterator[str]:
     """Who would be scored, who not and why, and what follows. ``host``: GPUs of this machine."""
-    n = len(found["jobs"])
-    yield f"night {found['night']}: {n} job{'' if n == 1 else 's'}"
-    for job in found["jobs"]:
+    n = len(summary["jobs"])
+    yield f"night {summary['night']}: {n} job{'' if n == 1 else 's'}"
+    for job in summary["jobs"]:
         place = f"; on {job['gpus']} of {host} GPUs" if job["gpus"] else ""
         if job["gpus"] > host:
             place = f"; NOT RUN: takes {job['gpus']} GPUs, there are {host} here"
@@ -146,8 +146,8 @@ def _plan_lines(found: Mapping[str, Any], skipped: Sequence[Skipped], host: int)
             f"  skipped: {len(candidates)} candidate{s}, scored only when enabled: sdgbias models"
             " list --state candidate"
         )
-        if found["probed_next"]:
-            yield f"  the next `sdgbias models watch` probes {len(found['probed_next'])} of them"
+        if summary["probed_next"]:
+            yield f"  the next `sdgbias models watch` probes {len(summary['probed_next'])} of them"
     by_reason: dict[str, dict[str, None]] = {}
     for one in skipped:
         if one.model not in candidates:
@@ -155,8 +155,8 @@ def _plan_lines(found: Mapping[str, Any], skipped: Sequence[Skipped], host: int)
             by_reason.setdefault(reason, {})[one.model] = None
     for reason, models in by_reason.items():
         yield f"  skipped: {reason}: {', '.join(models)}"
-    yield f"then: {', '.join(found['steps'])}"
-    for name, why in found["not_due"].items():
+    yield f"then: {', '.join(summary['steps'])}"
+    for name, why in summary["not_due"].items():
         yield f"  {name}: not due: {why}"
 
 

@@ -173,12 +173,14 @@ def print_estimates(table: pd.DataFrame) -> None:
 
     value = next(name for name in ("value", "accuracy", "disparity") if name in table)
     low, high = ("ci_low", "ci_high") if "ci_low" in table else ("low", "high")
-    own = [c for c in table if c not in (value, low, high, "n", "missing_reason", "run_id")]
-    rows = [(*map(str, own), f"{value} [95 % interval] n")]
+    columns = [c for c in table if c not in (value, low, high, "n", "missing_reason", "run_id")]
+    rows = [(*map(str, columns), f"{value} [95 % interval] n")]
     for row in table.to_dict("records"):
         e = Estimate.of_row({**row, "value": row[value]}, low, high)
         shown = written(e, str(row.get("metric", value))).cell if e.value == e.value else ""
-        rows.append((*(str(row[c]) for c in own), shown or str(row.get("missing_reason", "none"))))
+        rows.append(
+            (*(str(row[c]) for c in columns), shown or str(row.get("missing_reason", "none")))
+        )
     print_table(rows)
 
 

@@ -40,14 +40,14 @@ def read(path: Path) -> dict[str, str]:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f'{path}: can\'t be read: {error}; valid: KEY = "PATH"') from None
-    found = {}
+    paths = {}
     for key, value in content.items():
         if key not in KEYS:
             raise InputError(f"{path}: {one_of('key', key, KEYS)}")
         if not isinstance(value, str) or not value.strip():
             raise InputError(f"{path}: {key} = {value!r}; valid: a path in quotes")
-        found[KEYS[key]] = str(path.parent / Path(value).expanduser())
-    return found
+        paths[KEYS[key]] = str(path.parent / Path(value).expanduser())
+    return paths
 
 
 def apply() -> None:

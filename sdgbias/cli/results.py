@@ -79,8 +79,8 @@ def results(
             people = _people(results, model)
             print_json({"metrics": metrics, "people": people, "own": groups})
         else:
-            own = metrics[metrics["run_id"].isin(custom)]
-            _print_headline(results, model, own, groups)
+            own_metrics = metrics[metrics["run_id"].isin(custom)]
+            _print_headline(results, model, own_metrics, groups)
 
 
 def _text(table: pd.DataFrame, csv: bool) -> str:
@@ -124,7 +124,7 @@ def _people(results: Path, model: str) -> pd.DataFrame | None:
 
 
 def _print_headline(
-    results: Path, model: str, own: pd.DataFrame, groups: pd.DataFrame | None
+    results: Path, model: str, own_metrics: pd.DataFrame, groups: pd.DataFrame | None
 ) -> None:
     """The headline of every suite, of all models or of this one, and of own questions."""
     from sdgbias.report import headlines
@@ -134,15 +134,15 @@ def _print_headline(
         typer.echo(f"{title}\n")
         print_table(rows)
         typer.echo()
-    if len(own):
+    if len(own_metrics):
         typer.echo("Own questions: accuracy in %, and gain in points\n")
-        print_estimates(own)
+        print_estimates(own_metrics)
         typer.echo()
     if groups is not None and len(groups):
         typer.echo("Own questions: accuracy of the best group minus the worst, in points\n")
         print_estimates(groups)
         typer.echo()
-    if not sections and not len(own):
+    if not sections and not len(own_metrics):
         typer.echo(f"{results}: no run is published yet. Next: sdgbias evaluate MODEL")
         return
     typer.echo(

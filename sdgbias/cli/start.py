@@ -43,19 +43,19 @@ def _environment() -> dict[str, str]:
 
     quiet: dict[str, str] = packaged_yaml("prefect.yaml")["quiet"]
     # a key in the environment is for other work than synthetic data
-    made = {**quiet, "WANDB_MODE": "offline", **os.environ}
-    home = Path(made.setdefault("PREFECT_HOME", str(Path("results/.prefect").resolve())))
+    environment = {**quiet, "WANDB_MODE": "offline", **os.environ}
+    home = Path(environment.setdefault("PREFECT_HOME", str(Path("results/.prefect").resolve())))
     home.mkdir(parents=True, exist_ok=True)
     # Prefect looks for it in the user's own folder otherwise, and warns where there is none
-    made.setdefault("PREFECT_SERVER_MEMO_STORE_PATH", str(home / "memo_store.toml"))
+    environment.setdefault("PREFECT_SERVER_MEMO_STORE_PATH", str(home / "memo_store.toml"))
     # two small models share the cores: a thread that waits for the others leaves its core to them
-    made.setdefault("OMP_NUM_THREADS", str(os.cpu_count() or 1))
-    made.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    environment.setdefault("OMP_NUM_THREADS", str(os.cpu_count() or 1))
+    environment.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     for name in _UNSET:
-        made.pop(name, None)
+        environment.pop(name, None)
     # tools of the same environment (dvc calls sdgbias) must be found even when it is not activated
-    made["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{made.get('PATH', '')}"
-    return made
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', '')}"
+    return environment
 
 
 def _step(

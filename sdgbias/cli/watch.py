@@ -40,21 +40,21 @@ def watch_models(
     root = entries.find_root()
     given = watch_rules.read(rules or root / "registry" / "watch.yaml")
     here = admission.here(root)
-    found = watch.look(root, given, here, dry_run)
+    findings = watch.look(root, given, here, dry_run)
     tried = [] if dry_run else watch.try_candidates(root, given, here.versions)
-    lines = [one.line() for one in (*found, *tried) if one.news]
+    lines = [one.line() for one in (*findings, *tried) if one.news]
     if as_json:
-        print_json([*found, *tried])
+        print_json([*findings, *tried])
     else:
-        quiet = f"nothing new in {len(found)} repositories" if found else ""
+        quiet = f"nothing new in {len(findings)} repositories" if findings else ""
         typer.echo("\n".join(lines) or quiet or "nothing to watch: no pinned hub models, no owners")
     if address and lines and not dry_run:
         notify.target(address)
         if why := notify.post(address, "\n".join(["New on the hub:", *lines]))[1]:
             raise InfrastructureError(f"the news could not be sent: {why}; they are printed above")
-    failed = [one for one in found if one.kind == watch.TROUBLE]
+    failed = [one for one in findings if one.kind == watch.TROUBLE]
     if failed:
         raise InfrastructureError(
-            f"{len(failed)} of {len(found)} could not be queried, the first: {failed[0].repo};"
+            f"{len(failed)} of {len(findings)} could not be queried, the first: {failed[0].repo};"
             " later again: sdgbias models watch"
         )

@@ -75,7 +75,7 @@ class ReportPages:
         return self.ask(fairness.runs_of, self.among)
 
     @cached_property
-    def own(self) -> list[Row]:
+    def own_runs(self) -> list[Row]:
         return self.ask(own_suite.runs_of, self.among)
 
     @cached_property
@@ -87,7 +87,7 @@ class ReportPages:
         return store.latest_runs(self.results, among=self.among)
 
     @cached_property
-    def found(self) -> Cells | None:
+    def cells(self) -> Cells | None:
         return self.ask(Cells, self.latest) if self.latest else None
 
     @cached_property
@@ -117,14 +117,14 @@ class ReportPages:
     @cached_property
     def beside(self) -> list[Page]:
         """The pages of other suites and of the night that have content."""
-        parts = ((FAIRNESS, self.people), (OWN, self.own), (NIGHT, self.last_night))
+        parts = ((FAIRNESS, self.people), (OWN, self.own_runs), (NIGHT, self.last_night))
         return [page for page, part in parts if part]
 
     @cached_property
     def present(self) -> list[Page]:
         """Every page that has content."""
         if not self.latest:
-            return [*([OVERVIEW] if self.people or self.own else []), *self.beside]
+            return [*([OVERVIEW] if self.people or self.own_runs else []), *self.beside]
         shown = [QUESTIONS] if self.shown["total"] else []
         studied = [page for page in layout.PAGES if self.drawn.get(page.file)]
         return [OVERVIEW, *shown, *studied, *([TABLES] if self.tables else []), *self.beside]
@@ -138,7 +138,7 @@ class ReportPages:
     @cached_property
     def shared(self) -> dict[str, Any]:
         """The leaderboard and the answers of the overview's first screen."""
-        return self.ask(overview.shared, self.among, self.found, self.last_night)
+        return self.ask(overview.shared, self.among, self.cells, self.last_night)
 
     @cached_property
     def models(self) -> list[str]:
@@ -155,9 +155,9 @@ class ReportPages:
 
 
 def _overview(report: ReportPages) -> Context:
-    made = report.ask(overview.context, report.among, report.shared, report.found, report.board)
+    content = report.ask(overview.context, report.among, report.shared, report.cells, report.board)
     studied = [p for p in layout.PAGES if p.figures] if report.latest else []
-    return made | {
+    return content | {
         "checks": report.checked.get(SDG, ""),
         "absent": [p.title for p in studied if p not in report.present],
         "unanalysed": [run["label"] for run in report.runs if not run["analysed"]],
@@ -178,7 +178,7 @@ _CONTEXTS: Mapping[Page, Callable[[ReportPages], Context]] = {
     NIGHT: lambda report: _night(report.results, report.last_night),
     QUESTIONS: lambda report: report.shown,
     FAIRNESS: lambda r: r.ask(fairness.context, r.people, r.checked.get(FACET, "")),
-    OWN: lambda r: r.ask(own_suite.context, r.own, r.checked),
+    OWN: lambda r: r.ask(own_suite.context, r.own_runs, r.checked),
 }
 
 
@@ -209,32 +209,32 @@ def write_report(
         checked[suite.name] = _publish_docs(folder, out / suite.docs_folder)
     with store.held_open(results):
         night = "" if among is None else None
-        made = ReportPages(results, among, checked, tables, rank_planted, night)
-        if not made.present:
+        report = ReportPages(results, among, checked, tables, rank_planted, night)
+        if not report.present:
             raise StoreError(f"{results} holds no finished run; run `sdgbias evaluate NAME` first")
-        files = {layout.model_file(name): name for name in made.models}
-        front = Front([*(page.file for page in made.present), *files], inline=True)
+        files = {layout.model_file(name): name for name in report.models}
+        front = Front([*(page.file for page in report.present), *files], inline=True)
         texts: dict[str, str | None] = {p.name: None for p in out.glob("model-*.html")}
         for file, name in each(update, "pages of models", files.items()):
-            filled = made.model(name)
+            filled = report.model(name)
             texts[file] = filled and layout.render(filled[0], layout.MODELS, front, **filled[1])
         for page in each(update, "pages of studies", layout.PAGES):
             if page.file:
-                filled = made.page(page)
+                filled = report.page(page)
                 for answer in filled[1]["answers"] if filled and page == OVERVIEW else ():
                     tell(answer.lead)
                 texts[page.file] = filled and layout.render(filled[0], page, front, **filled[1])
         for file, text in texts.items():
             studies.write(out / file, text)
-    return out / (OVERVIEW if OVERVIEW in made.present else NIGHT).file
+    return out / (OVERVIEW if OVERVIEW in report.present else NIGHT).file
 
 
 def write_night(results: Path, out: Path) -> Path:
     """Write only the page of the newest night, beside the existing pages in ``out``; returns its
     path."""
-    there = [page.file for page in layout.PAGES if page.file and (out / page.file).is_file()]
-    there += [path.name for path in out.glob("model-*.html")]
-    front = Front([*there, NIGHT.file], inline=True)
+    files = [page.file for page in layout.PAGES if page.file and (out / page.file).is_file()]
+    files += [path.name for path in out.glob("model-*.html")]
+    front = Front([*files, NIGHT.file], inline=True)
     night = nights.load(results)
     text = None
     if night is not None:

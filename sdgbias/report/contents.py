@@ -24,10 +24,10 @@ def read(results: Path) -> dict[str, list[dict[str, Any]]]:
     """Tables (name, about, columns: name -> about), metrics, methods and missing_reasons (name,
     about, suites) of a results file. Raises StoreError."""
     comments = packaged_yaml("comments.yaml")
-    made: dict[str, list[dict[str, Any]]] = {
+    contents: dict[str, list[dict[str, Any]]] = {
         "tables": [{"name": n, "about": a, "columns": {}} for n, a in comments["tables"].items()]
     }
-    tables = {table["name"]: table["columns"] for table in made["tables"]}
+    tables = {table["name"]: table["columns"] for table in contents["tables"]}
     for table, name, about in store.query(results, _COLUMNS).itertuples(index=False):
         if table in tables:  # a temporary view has no comments in any file
             of_view = comments["columns"].get(f"{table}.{name}") or comments["columns"].get(name)
@@ -38,23 +38,23 @@ def read(results: Path) -> dict[str, list[dict[str, Any]]]:
         ("missing_reason", _reason, "numbers JOIN runs USING (run_id)"),
     ):
         rows = store.query(results, _KINDS.format(kind=kind, source=source)).to_dict("records")
-        made[f"{kind}s"] = [
+        contents[f"{kind}s"] = [
             {"name": r["name"], "about": say(r["name"]), "suites": r["suites"]} for r in rows
         ]
-    return made
+    return contents
 
 
-def lines(found: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
+def lines(contents: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
     """What ``read`` found, one line each."""
     yield "Tables: what a row is, and what its columns hold"
-    for table in found["tables"]:
+    for table in contents["tables"]:
         yield f"\n{table['name']}: {table['about']}"
         width = max(map(len, table["columns"]))
         for name, about in table["columns"].items():
             yield f"  {name:{width}}  {about}"
     for kind in ("metrics", "methods", "missing_reasons"):
         yield f"\n{kind.capitalize().replace('_', ' ')} of the runs in this file"
-        for row in found[kind]:
+        for row in contents[kind]:
             yield f"  {row['name']}: {row['about']} ({row['suites']})"
 
 

@@ -76,7 +76,9 @@ def _people(results: Path) -> Section:
         lines.setdefault(who, {})[r["attribute"]] = _number(r)
     heads = ["recall", *(" - ".join(pair) for pair in PAIRS.values())]
     rows = [("model", "people", "asked", *heads)]
-    rows += [(*who[1:], *(found.get(a, "-") for a in ("", *PAIRS))) for who, found in lines.items()]
+    rows += [
+        (*who[1:], *(values.get(a, "-") for a in ("", *PAIRS))) for who, values in lines.items()
+    ]
     return PEOPLE, rows
 
 

@@ -176,8 +176,8 @@ def _known() -> re.Pattern[str]:
 def explained(text: object) -> Markup:
     """Text with every term of the glossary as <abbr>, explained on hover and to screen readers."""
 
-    def term(found: re.Match[str]) -> str:
-        return str(Markup('<abbr title="{}">{}</abbr>').format(TERMS[found[0]], found[0]))
+    def term(match: re.Match[str]) -> str:
+        return str(Markup('<abbr title="{}">{}</abbr>').format(TERMS[match[0]], match[0]))
 
     # terms hold no character that is escaped, so they are found in escaped text as well
     return Markup(_known().sub(term, str(escape(text))))
@@ -185,5 +185,5 @@ def explained(text: object) -> Markup:
 
 def terms_in(*texts: object) -> Mapping[str, str]:
     """The terms of the glossary that occur in the texts, for a legend, in the glossary's order."""
-    found = {name for text in texts for name in _known().findall(str(text))}
-    return {name: said for name, said in TERMS.items() if name in found}
+    names = {name for text in texts for name in _known().findall(str(text))}
+    return {name: meaning for name, meaning in TERMS.items() if name in names}

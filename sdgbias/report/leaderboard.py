@@ -44,11 +44,11 @@ NEEDS = (NEEDS_PICTURES, NEEDS_SCORES)
 
 def suites(reader: Reader) -> list[str]:
     """Suites with a finished run, in order of importance."""
-    found = {
+    names = {
         r["suite"]
         for r in reader.ask("SELECT DISTINCT suite FROM runs WHERE finished_at IS NOT NULL")
     }
-    return in_order(found)
+    return in_order(names)
 
 
 def benchmarks(reader: Reader, suite: str) -> list[Row]:
@@ -79,12 +79,12 @@ def cells(reader: Reader, run: Row) -> list[Cell]:
     selects."""
     sql = f"""SELECT {", ".join(CHOICES)} FROM {store.NUMBERS} WHERE run_id = ?
               AND study = 'headline' ORDER BY ALL"""
-    found = reader.ask(sql, [run["run_id"]])
-    return list(map(itemgetter(*CHOICES), found))
+    rows = reader.ask(sql, [run["run_id"]])
+    return list(map(itemgetter(*CHOICES), rows))
 
 
 def choose(
-    known: Sequence[Cell],
+    candidates: Sequence[Cell],
     wanted: Mapping[str, str],
     choices: Mapping[str, tuple[str, ...]] = CHOICES,
 ) -> tuple[dict[str, str], dict[str, list[str]], list[str]]:
@@ -95,26 +95,26 @@ def choose(
     options: dict[str, list[str]] = {}
     replaced = []
     for at, (name, defaults) in enumerate(choices.items()):
-        options[name] = sorted({c[at] for c in known}, key=lambda v: (v != "all", v))
+        options[name] = sorted({c[at] for c in candidates}, key=lambda v: (v != "all", v))
         if name == "indicator" and chosen["metric"] == "disparity":
             defaults = ("all-52", "all")  # the mean over classes, as the study reports it
         default = next(
             (d for d in defaults if d in options[name]), options[name][0] if options[name] else ""
         )
-        asked = wanted.get(name, "")
-        chosen[name] = asked if asked in options[name] else default
-        if asked and asked != chosen[name]:
+        value = wanted.get(name, "")
+        chosen[name] = value if value in options[name] else default
+        if value and value != chosen[name]:
             replaced.append(name)
-        known = [c for c in known if c[at] == chosen[name]]
+        candidates = [c for c in candidates if c[at] == chosen[name]]
     return chosen, options, replaced
 
 
 def numbers(
-    reader: Reader, chosen: Mapping[str, str], asked: pd.DataFrame | None, also: Sequence[str] = ()
+    reader: Reader, chosen: Mapping[str, str], scored: pd.DataFrame | None, also: Sequence[str] = ()
 ) -> pd.DataFrame:
-    """run_id, value, n, ci_low, ci_high, missing_reason of one cell, for the runs of ``asked`` (see
-    `nights_asked`) and ``also``."""
-    runs = [*also, *([] if asked is None else asked["run_id"])]
+    """run_id, value, n, ci_low, ci_high, missing_reason of one cell, for the runs of ``scored``
+    (see `nights_asked`) and ``also``."""
+    runs = [*also, *([] if scored is None else scored["run_id"])]
     of = " AND ".join(f"{name} = ${name}" for name in CHOICES)
     return reader.frame(
         f"""SELECT run_id, "value", n, ci_low, ci_high, missing_reason FROM {store.NUMBERS}
@@ -129,13 +129,13 @@ def as_rows(frame: pd.DataFrame) -> list[Row]:
     return [{str(name): value for name, value in row.items()} for row in named]
 
 
-def table(runs: list[Row], found: pd.DataFrame, metric: str) -> list[Row]:
+def table(runs: list[Row], estimates: pd.DataFrame, metric: str) -> list[Row]:
     """A row per newest run that can have the metric: value, ci_low, ci_high, n and the run's
     columns; best first, planted models last."""
     of_run = {run["run_id"]: run for run in runs}
-    mine = pd.DataFrame({"run_id": list(of_run)}, dtype="str").merge(found, on="run_id")
-    mine = mine[~mine["missing_reason"].isin(NEEDS)]
-    rows = [of_run[r["run_id"]] | r for r in as_rows(mine)]
+    joined = pd.DataFrame({"run_id": list(of_run)}, dtype="str").merge(estimates, on="run_id")
+    joined = joined[~joined["missing_reason"].isin(NEEDS)]
+    rows = [of_run[r["run_id"]] | r for r in as_rows(joined)]
     better = metric_word(metric).better
 
     def rank(row: Row) -> tuple[bool, float, str]:
@@ -145,11 +145,11 @@ def table(runs: list[Row], found: pd.DataFrame, metric: str) -> list[Row]:
     return sorted(rows, key=rank)
 
 
-def lacking(runs: list[Row], found: pd.DataFrame) -> dict[str, list[str]]:
+def lacking(runs: list[Row], estimates: pd.DataFrame) -> dict[str, list[str]]:
     """Why -> the models without a row in the `table` because they are shown no pictures (language
     models) or give no scores (endpoints that give text only)."""
     why: dict[str, list[str]] = {}
-    reasons = dict(zip(found["run_id"], found["missing_reason"], strict=True))
+    reasons = dict(zip(estimates["run_id"], estimates["missing_reason"], strict=True))
     for r in runs:
         if (reason := reasons.get(r["run_id"])) in NEEDS:
             why.setdefault(reason, []).append(r["model"])
@@ -189,11 +189,11 @@ def nights_asked(reader: Reader, suite: str, benchmark: str, window: int) -> pd.
     return reader.frame(sql, [suite, benchmark, window * 20])[::-1]
 
 
-def history(asked: pd.DataFrame, found: pd.DataFrame, model: str = "") -> pd.DataFrame:
+def history(scored: pd.DataFrame, estimates: pd.DataFrame, model: str = "") -> pd.DataFrame:
     """The rows of `nights_asked` with the numbers of their runs, oldest first; only those of
     ``model`` if given."""
-    found = found[~found["missing_reason"].isin(NEEDS)]
-    return (asked[asked["model"] == model] if model else asked).merge(found, on="run_id")
+    estimates = estimates[~estimates["missing_reason"].isin(NEEDS)]
+    return (scored[scored["model"] == model] if model else scored).merge(estimates, on="run_id")
 
 
 def nights_of(reader: Reader, window: int) -> dict[str, datetime]:
@@ -238,14 +238,14 @@ def compare(reader: Reader, runs: pd.DataFrame, *, rank_planted: bool = False) -
         "planted",
         "all" if rank_planted else "measured",
     )
-    for (benchmark, group), mine in runs.assign(kind=kind).groupby(
+    for (benchmark, group), comparable in runs.assign(kind=kind).groupby(
         ["benchmark_id", "kind"], sort=True
     ):
-        named = dict(zip(mine["run_id"], mine["label"], strict=True))
+        named = dict(zip(comparable["run_id"], comparable["label"], strict=True))
         complete: set[str] = set()
         for method in reversed(COMPARED):
-            asked = {t.value: _hits(reader, list(named), method, t.value) for t in ContextTest}
-            tests = {t: found for t, found in asked.items() if found is not None}
+            by_test = {t.value: _hits(reader, list(named), method, t.value) for t in ContextTest}
+            tests = {t: result for t, result in by_test.items() if result is not None}
             complete |= tests.keys()
             if tests and tests.keys() == complete:  # not for answers generated at T1 alone
                 tests = {"all": _pooled(list(tests.values())), **tests}
@@ -315,8 +315,12 @@ def _one(
     code = pd.factorize(place, sort=True)[0].astype(np.int64)
     letters, tests = stats.leaderboard(hits, code)
     places: list[dict[str, object]] = [
-        {"model": name, **_columns(stats.share(h, code)), "letters": said if len(names) > 1 else ""}
-        for name, h, said in zip(names, hits, letters, strict=True)
+        {
+            "model": name,
+            **_columns(stats.share(h, code)),
+            "letters": letter if len(names) > 1 else "",
+        }
+        for name, h, letter in zip(names, hits, letters, strict=True)
     ]
     pairs: list[dict[str, object]] = [
         {

@@ -121,23 +121,23 @@ def matrix(reader: Reader, among: Sequence[str] | None = None) -> dict[str, Any]
     these. ``among``: only these runs.
     """
     runs = newest(reader, among)
-    asked = suites.in_order({r["suite"] for r in runs})
-    every = [c for suite in asked for c in columns_of(suite)]
-    found = _numbers(reader, [r["run_id"] for r in runs], every)
-    chosen = _chosen(runs, found)
+    names = suites.in_order({r["suite"] for r in runs})
+    every = [c for suite in names for c in columns_of(suite)]
+    numbers = _numbers(reader, [r["run_id"] for r in runs], every)
+    chosen = _chosen(runs, numbers)
     here = suites.in_order({suite for _, suite in chosen})
-    columns = [c for c in every if c.suite in here and _has_any(c, chosen, found)]
+    columns = [c for c in every if c.suite in here and _has_any(c, chosen, numbers)]
     models = {r["model"]: r for r in reversed(runs) if (r["model"], r["suite"]) in chosen}
     rows = []
     for name, run in models.items():
-        mine = {s: chosen[name, s] for s in here if (name, s) in chosen}
+        by_suite = {s: chosen[name, s] for s in here if (name, s) in chosen}
         rows.append(
             {
                 "model": name,
                 "title": run["title"] or name,
                 "provenance": run["provenance"],
-                "runs": {s: r["run_id"] for s, r in mine.items()},
-                "cells": [_cell(c, mine.get(c.suite), found) for c in columns],
+                "runs": {s: r["run_id"] for s, r in by_suite.items()},
+                "cells": [_cell(c, by_suite.get(c.suite), numbers) for c in columns],
             }
         )
     rows.sort(key=_rank)
@@ -167,12 +167,12 @@ def _title(suite: str, chosen: Mapping[tuple[str, str], Row]) -> str:
 def _has_any(
     c: MatrixColumn,
     chosen: Mapping[tuple[str, str], Row],
-    found: Mapping[tuple[str, ...], Row],
+    numbers: Mapping[tuple[str, ...], Row],
 ) -> bool:
     """Whether a column is shown: of an own suite, which may have no CADE, if a run has a number."""
     cells = (c.cell, *(cell for _, cell in c.instead))
     runs = [run["run_id"] for (_, suite), run in chosen.items() if suite == c.suite]
-    return c in COLUMNS or any((run, *cell) in found for run in runs for cell in cells)
+    return c in COLUMNS or any((run, *cell) in numbers for run in runs for cell in cells)
 
 
 def _numbers(
@@ -187,35 +187,37 @@ def _numbers(
         [list(run_ids), sorted({c.metric for c in columns})],
     )
     wanted = {c.cell for c in columns} | {cell for c in columns for _, cell in c.instead}
-    found = {tuple(r.values())[:7]: r for r in rows}
-    return {key: r for key, r in found.items() if key[1:] in wanted}
+    numbers = {tuple(r.values())[:7]: r for r in rows}
+    return {key: r for key, r in numbers.items() if key[1:] in wanted}
 
 
 def _chosen(
-    runs: Sequence[Row], found: Mapping[tuple[str, ...], Row]
+    runs: Sequence[Row], numbers: Mapping[tuple[str, ...], Row]
 ) -> dict[tuple[str, str], Row]:
     """(model, suite) -> the run whose numbers are shown."""
-    made: dict[tuple[str, str], Row] = {}
+    chosen: dict[tuple[str, str], Row] = {}
     for suite in dict.fromkeys(r["suite"] for r in runs):
-        mine = [r for r in runs if r["suite"] == suite]
+        candidates = [r for r in runs if r["suite"] == suite]
         if (cell := _OF_ONE_BENCHMARK.get(suite)) is not None:
-            mine = [r for r in mine if (r["run_id"], *cell) in found]
-            asked = [r["benchmark_id"] for r in mine]
-            best = max(asked, key=lambda b: (asked.count(b), -asked.index(b)), default="")
-            mine = [r for r in mine if r["benchmark_id"] == best]
-        for r in mine:
-            made.setdefault((r["model"], suite), r)
-    return made
+            candidates = [r for r in candidates if (r["run_id"], *cell) in numbers]
+            ids = [r["benchmark_id"] for r in candidates]
+            best = max(ids, key=lambda b: (ids.count(b), -ids.index(b)), default="")
+            candidates = [r for r in candidates if r["benchmark_id"] == best]
+        for r in candidates:
+            chosen.setdefault((r["model"], suite), r)
+    return chosen
 
 
-def _cell(c: MatrixColumn, run: Row | None, found: Mapping[tuple[str, ...], Row]) -> dict[str, Any]:
+def _cell(
+    c: MatrixColumn, run: Row | None, numbers: Mapping[tuple[str, ...], Row]
+) -> dict[str, Any]:
     """value, ci, n, said (all of it in words), sort (None without a value), why (in place of a
     value), prompts, mark ('highest', 'apart' or ''), letters
     (of the paired tests, where they were made), other (what it is instead of the column's own
     number, which is then never the highest)."""
-    row, other = found.get((run["run_id"], *c.cell)) if run else None, ""
+    row, other = numbers.get((run["run_id"], *c.cell)) if run else None, ""
     for label, cell in c.instead:
-        instead = found.get((run["run_id"], *cell)) if run else None
+        instead = numbers.get((run["run_id"], *cell)) if run else None
         if instead and blank(row) and not blank(instead):
             row, other = instead, label
     texts = ("value", "ci", "n", "prompts", "mark", "letters", "other")
@@ -229,7 +231,9 @@ def _cell(c: MatrixColumn, run: Row | None, found: Mapping[tuple[str, ...], Row]
     shown = wording.written(e, c.metric)
     counted = c.prompts and e.clusters
     prompts = f"{e.clusters:,} prompt{'' if e.clusters == 1 else 's'}" if counted else other
-    said = f"{c.title} {shown.value}{shown.unit}, {shown.aside[1:-1].replace(wording.NBSP, ' ')}"
+    sentence = (
+        f"{c.title} {shown.value}{shown.unit}, {shown.aside[1:-1].replace(wording.NBSP, ' ')}"
+    )
     return empty | {
         "value": shown.value,
         "ci": shown.ci,
@@ -238,7 +242,7 @@ def _cell(c: MatrixColumn, run: Row | None, found: Mapping[tuple[str, ...], Row]
         "prompts": prompts,
         "mark": "apart" if wording.is_difference(c.metric) and wording.sign_of(e) else "",
         "why": "",
-        "said": said + (f", {prompts}" if prompts else ""),
+        "said": sentence + (f", {prompts}" if prompts else ""),
         "row": row,
         "other": other,
         "address": _address(run, row),
@@ -269,14 +273,14 @@ def _mark_highest(columns: Sequence[MatrixColumn], rows: Sequence[dict[str, Any]
     """Marks the number of a column whose interval lies above those of all other models of the same
     kind; none where intervals overlap, or there is one model."""
     for kind in ("measured", "planted"):
-        mine = [r for r in rows if r["provenance"] == kind]
+        group = [r for r in rows if r["provenance"] == kind]
         for at, c in enumerate(columns):
             if metric_word(c.metric).better != 1 or wording.is_difference(c.metric):
                 continue
-            known = [r["cells"][at] for r in mine if r["cells"][at]["sort"] is not None]
-            known = [cell for cell in known if not cell["other"]]
-            top = max(known, key=itemgetter("sort"), default=None)
-            if top and len(known) > 1 and not reach(top, known):
+            cells = [r["cells"][at] for r in group if r["cells"][at]["sort"] is not None]
+            cells = [cell for cell in cells if not cell["other"]]
+            top = max(cells, key=itemgetter("sort"), default=None)
+            if top and len(cells) > 1 and not reach(top, cells):
                 top["mark"] = "highest"
 
 

@@ -79,9 +79,9 @@ class Reader:
         ``runs``: the runs whose details (predictions, scores, spoken) the statement reads; no
         others are opened.
         """
-        found = self._run(sql, params, runs)
-        names = [c[0] for c in found.description]
-        return [dict(zip(names, values, strict=True)) for values in found.fetchall()]
+        result = self._run(sql, params, runs)
+        names = [c[0] for c in result.description]
+        return [dict(zip(names, values, strict=True)) for values in result.fetchall()]
 
     def frame(self, sql: str, params: Params = (), runs: Sequence[str] = ()) -> pd.DataFrame:
         """The rows as a frame."""

@@ -61,8 +61,8 @@ class Figure:
         frame = self.frame
         for column in self.filters:
             wanted = choice.get(column)
-            known = wanted is not None and (frame[column] == wanted).any()
-            frame = frame[frame[column] == (wanted if known else frame[column].iloc[0])]
+            offered = wanted is not None and (frame[column] == wanted).any()
+            frame = frame[frame[column] == (wanted if offered else frame[column].iloc[0])]
         return frame
 
     @property
@@ -162,14 +162,14 @@ def _titled(spec: Any, title: object) -> Any:
 def _of_task(figure: Figure, frame: pd.DataFrame) -> dict[str, Any]:
     """The figure's specification for a choice of rows, its axis named by their task."""
     task = str(frame["task"].iloc[0]) if "task" in figure.filters else ""
-    made: dict[str, Any] = _titled(figure.spec, task.split(": ")[-1])
-    return made
+    spec: dict[str, Any] = _titled(figure.spec, task.split(": ")[-1])
+    return spec
 
 
 def live(figure: Figure) -> list[dict[str, Any]]:
     """The rows and the interactive chart of each panel, compiled to Vega with its data 'rows'
     empty; only the first panel shows the selects."""
-    first, made = figure.chosen().iloc[0], []
+    first, panels = figure.chosen().iloc[0], []
     filters = [{"filter": f"datum.{column} == pick_{column}"} for column in figure.filters]
     for at, (_, frame) in enumerate(_panels(figure, figure.frame)):
         picks: list[dict[str, Any]] = [
@@ -193,8 +193,8 @@ def live(figure: Figure) -> list[dict[str, Any]]:
         spec["config"] = marks.form("style", text="currentColor", grid="var(--grid)", **_ON_PAGES)
         vega: dict[str, Any] = _titled(vlc.vegalite_to_vega(spec), _OF_PICK)
         vega.pop("$schema", None)
-        made.append({"rows": _records(frame[_needed(figure)]), "chart": vega})
-    return made
+        panels.append({"rows": _records(frame[_needed(figure)]), "chart": vega})
+    return panels
 
 
 def _needed(figure: Figure) -> list[str]:
@@ -206,17 +206,17 @@ def _needed(figure: Figure) -> list[str]:
 def still(figure: Figure, width: int = 0) -> list[str]:
     """Inline SVG of each panel at its first choice, ``width`` pixels for the marks; ids are unique
     to the figure, colours follow the page."""
-    made, shown = [], figure.chosen()
+    panels, shown = [], figure.chosen()
     for at, (_, frame) in enumerate(_panels(figure, shown)):
         spec = {
             **_of_task(figure, shown),
             "data": {"values": _records(frame)},
             "width": _plot_width(figure, width or (300 if figure.panel else WIDTH + 120)),
         }
-        made.append(
+        panels.append(
             inline(_rendered(json.dumps({**spec, "config": CONFIG})), f"{figure.name}-{at}")
         )
-    return made
+    return panels
 
 
 def still_figure(figure: Figure) -> dict[str, Any]:
@@ -306,8 +306,8 @@ def described(figure: Figure) -> str:
         for r in frame.head(12).to_dict("records")
     ]
     rest = len(frame) - len(rows)
-    said = ", ".join(str(frame[c].iloc[0]) for c in figure.filters)
+    selection = ", ".join(str(frame[c].iloc[0]) for c in figure.filters)
     return (
-        f"{figure.title}. {said}:"
+        f"{figure.title}. {selection}:"
         f" {'; '.join(rows)}{f'; {rest} more in the table' if rest > 0 else ''}."
     )

@@ -84,26 +84,26 @@ def _silent(rows: pd.DataFrame) -> str:
         f" {str(why).capitalize()}, so without a disparity: "
         + "; ".join(
             f"{model!s}, {', '.join(sorted(set(part['test'])))}"
-            for model, part in mine.groupby("model", sort=False)
+            for model, part in same_reason.groupby("model", sort=False)
         )
         + "."
-        for why, mine in out.groupby("missing_reason", sort=True)
+        for why, same_reason in out.groupby("missing_reason", sort=True)
     )
 
 
-def _without(own: pd.DataFrame, what: str) -> dict[str, str]:
+def _without(rows: pd.DataFrame, what: str) -> dict[str, str]:
     """The sentences on the rows that have no value, because a group is small, or because the model
     says nothing about groups."""
-    small = int((own["value"].isna() & ~_is_silent(own)).sum())
-    said = f" {small:,} {what} fewer than 20 people." if small else ""
-    return {"small": said, "silent": _silent(own)}
+    small = int((rows["value"].isna() & ~_is_silent(rows)).sum())
+    sentence = f" {small:,} {what} fewer than 20 people." if small else ""
+    return {"small": sentence, "silent": _silent(rows)}
 
 
 def _apart(rows: pd.DataFrame) -> Iterator[Figure]:
     """A figure per attribute."""
     for attribute, (one, other) in PAIRS.items():
-        own = rows[rows["attribute"] == attribute]
-        frame = shaped(own)
+        of_pair = rows[rows["attribute"] == attribute]
+        frame = shaped(of_pair)
         if frame.empty:
             continue
         frame = frame.assign(
@@ -111,34 +111,34 @@ def _apart(rows: pd.DataFrame) -> Iterator[Figure]:
         )
         of = {"method": READINGS.values(), "by": [f"{one}-{other}"], "term": CLASSES.values()}
         frame = _ordered(frame, **of)
-        made = figure(
+        chart = figure(
             "fairness",
             frame,
             step=48 if frame["model"].nunique() <= 6 else 33,
             attribute=WORDS.groups[attribute].name,
             one=one,
             other=other,
-            **_without(own, "differences have no value: a group or a class has"),
+            **_without(of_pair, "differences have no value: a group or a class has"),
         )
         filters = ("method", "by", "term") if frame["by"].nunique() > 1 else ("method", "term")
-        yield replace(made, name=f"fairness-{attribute}", filters=filters)
+        yield replace(chart, name=f"fairness-{attribute}", filters=filters)
 
 
 def _classes(rows: pd.DataFrame) -> Iterator[Figure]:
     """Those of 13 classes that have a value, by three attributes; a cell without one shows its
     n."""
-    own = rows[rows["target"].isin(SELECTED)]
-    kept = own.groupby([*_ASKED, "target"])["value"].transform("count") > 0
+    selected = rows[rows["target"].isin(SELECTED)]
+    kept = selected.groupby([*_ASKED, "target"])["value"].transform("count") > 0
     if not kept.any():
         return
-    classes = sorted(set(own["target"]) - set(own.loc[kept, "target"]))
-    silent = _silent(own)
-    own = own[kept]
-    void = own[own["value"].isna()]
+    classes = sorted(set(selected["target"]) - set(selected.loc[kept, "target"]))
+    silent = _silent(selected)
+    selected = selected[kept]
+    void = selected[selected["value"].isna()]
     void = void.assign(low=None, high=None, ci="no value", n=void["n"].fillna(0).astype(int))
     small = void["n"].map("n {:,}".format)
     void = void.assign(said=small.mask(_is_silent(void), "none"), value=None)
-    frame = pd.concat([shaped(own, digits=0), void.astype({"value": object, "n": object})])
+    frame = pd.concat([shaped(selected, digits=0), void.astype({"value": object, "n": object})])
     frame = frame.sort_index().assign(method=lambda f: f["method"].replace(READINGS))
     absent = f" Not shown, for want of 20 people in both groups: {', '.join(classes)}."
     yield figure(

@@ -62,11 +62,11 @@ def _draw(rows: pd.DataFrame, name: str, part: str) -> Figure | None:
     if chart["form"] == "bars":
         keys = [*texts()[name]["filters"], chart["y"]]
         shown = stacked(shown, keys, chart["hue"], list(texts()[name]["legend"]))
-    made = figure(name, shown, **_SAID.get(name, _nothing)(rows, shown))
+    drawn = figure(name, shown, **_SAID.get(name, _nothing)(rows, shown))
     if not part:
-        return made
-    filters = ("model",) if part == "country" else made.filters
-    return replace(made, name=f"{name}-{part.replace(' x ', '-')}", filters=filters)
+        return drawn
+    filters = ("model",) if part == "country" else drawn.filters
+    return replace(drawn, name=f"{name}-{part.replace(' x ', '-')}", filters=filters)
 
 
 # ----------------------------------------------------------------------
@@ -78,19 +78,19 @@ def shaped(frame: pd.DataFrame, digits: int | None = None, signed: bool = False)
     which the metric is shown, said, ci, n. Rows without a value are dropped. ``digits``,
     ``signed``: in place of those of the vocabulary."""
     frame = frame[frame["value"].notna()]
-    estimates = frame[[c for c in _ESTIMATE if c in frame]].to_dict("records")
-    found = [Estimate.of_row(r) for r in estimates]
+    records = frame[[c for c in _ESTIMATE if c in frame]].to_dict("records")
+    estimates = [Estimate.of_row(r) for r in records]
     forms = [_in_figure(metric_word(metric), digits, signed) for metric in frame["metric"]]
-    shown = [wording.written(e, word) for e, word in zip(found, forms, strict=True)]
+    shown = [wording.written(e, word) for e, word in zip(estimates, forms, strict=True)]
     ends = [
         (word.scale * e.low, word.scale * e.high) if e.low == e.low and e.high == e.high else None
-        for e, word in zip(found, forms, strict=True)
+        for e, word in zip(estimates, forms, strict=True)
     ]
     columns = {
-        "value": [round(word.scale * e.value, 5) for e, word in zip(found, forms, strict=True)],
+        "value": [round(word.scale * e.value, 5) for e, word in zip(estimates, forms, strict=True)],
         "low": [None if end is None else round(end[0], 5) for end in ends],
         "high": [None if end is None else round(end[1], 5) for end in ends],
-        "n": [e.n for e in found],
+        "n": [e.n for e in estimates],
     }
     return frame.assign(
         said=[written.value for written in shown],
@@ -110,21 +110,21 @@ def named(frame: pd.DataFrame, name: str) -> pd.DataFrame:
     """Rows with the columns that a figure names in ``data/figures.yaml``; those of several columns
     of the store by their values one after the other. Methods have their names, p three digits."""
     about = texts()[name]
-    made: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     shown = {*about["columns"], *about["filters"]}
     if "title" in shown:
-        made = {"kind": frame["method"].map(kind_of), "title": frame["method"].map(title_of)}
+        columns = {"kind": frame["method"].map(kind_of), "title": frame["method"].map(title_of)}
     if "method" in shown:
-        made["method"] = frame["method"].map(lambda method: METHODS.get(method, method))
+        columns["method"] = frame["method"].map(lambda method: METHODS.get(method, method))
     if "score" in shown:
-        made["score"] = frame["metric"].map(_score)
+        columns["score"] = frame["metric"].map(_score)
     if "p" in shown:
-        made["p"] = frame["p"].map(p_value)
+        columns["p"] = frame["p"].map(p_value)
     for column, of in about.get("named", {}).items():
         values = reduce(lambda one, more: one + " " + more, (frame[c] for c in of["of"].split()))
         names = of.get("names", {})
-        made[column] = [names.get(value, value) for value in values]
-    return frame.assign(**made)
+        columns[column] = [names.get(value, value) for value in values]
+    return frame.assign(**columns)
 
 
 def stacked(
@@ -180,9 +180,9 @@ def best(rows: pd.DataFrame, shown: pd.DataFrame) -> dict[str, str]:
     """A sentence about the first model, pooled over everything. A method is called the highest only
     where its interval lies above those of all others; else the number of methods that its interval
     does not tell apart from it is given."""
-    mine = _like_first(shown, "model", "test", "pillar")
-    at: Any = mine["value"].astype(float).idxmax()
-    top, others = mine.loc[at], mine.drop(index=at)
+    comparable = _like_first(shown, "model", "test", "pillar")
+    at: Any = comparable["value"].astype(float).idxmax()
+    top, others = comparable.loc[at], comparable.drop(index=at)
     unit = wording.unit_of(top["metric"]).replace(wording.NBSP, " ")
     measured = (
         f"{top['method']} with {top['said']}{unit} (95 % CI {top['ci']}, n {top['n']:,};"
@@ -246,12 +246,12 @@ def _narrowed(rows: pd.DataFrame, shown: pd.DataFrame) -> dict[str, Any]:
 
 def _fixed(rows: pd.DataFrame, shown: pd.DataFrame) -> dict[str, str]:
     first = _like_first(shown, "model", "test", "pillar", "task")
-    said = {r["change"]: r for r in first.to_dict("records")}
-    if not {"fixed", "broken"} <= set(said):
+    by_change = {r["change"]: r for r in first.to_dict("records")}
+    if not {"fixed", "broken"} <= set(by_change):
         return {"counts": ""}
     return {
-        "counts": f"; {first['model'].iloc[0]}: {said['fixed']['said']} % fixed,"
-        f" {said['broken']['said']} % broken (n {said['fixed']['n']:,})"
+        "counts": f"; {first['model'].iloc[0]}: {by_change['fixed']['said']} % fixed,"
+        f" {by_change['broken']['said']} % broken (n {by_change['fixed']['n']:,})"
     }
 
 

@@ -18,16 +18,16 @@ _ABSENT = object()
 @cache
 def _forms() -> Mapping[str, Any]:
     text = packaged("data", "figure_forms.yaml").read_text(encoding="utf-8")
-    found: Mapping[str, Any] = yaml.safe_load(text)
-    return found
+    forms: Mapping[str, Any] = yaml.safe_load(text)
+    return forms
 
 
 def form(name: str, **given: Any) -> dict[str, Any]:
     """A form as Vega-Lite without data: ``$name`` stands for what is given under this name; what
     is neither given nor a default is left out."""
     spec = dict(_forms()[name])
-    made: dict[str, Any] = _filled(spec, spec.pop("defaults", {}) | given)
-    return made
+    filled: dict[str, Any] = _filled(spec, spec.pop("defaults", {}) | given)
+    return filled
 
 
 def _filled(part: Any, given: Mapping[str, Any]) -> Any:
@@ -36,7 +36,7 @@ def _filled(part: Any, given: Mapping[str, Any]) -> Any:
             return given.get(part[1:], _ABSENT)
         return Template(part).substitute(given)
     if isinstance(part, list):
-        return [made for p in part if (made := _filled(p, given)) is not _ABSENT]
+        return [item for p in part if (item := _filled(p, given)) is not _ABSENT]
     if not isinstance(part, dict):
         return part
     if "if" in part and not given.get(part["if"]):

@@ -52,7 +52,7 @@ def trends(
     highest = rows[["value", "high"]].max(axis=1).groupby(rows["model"]).max()
     span = max(float((highest - lowest).max()), 0.1 * float(highest.abs().max()), 1e-9)
     unit = "" if not share or wording.is_difference(metric) else " %"
-    made = []
+    plots = []
     for model in [*order, *sorted(set(rows["model"]) - set(order))]:
         part = rows[rows["model"] == model].set_index("night")
         if part.empty:
@@ -61,7 +61,7 @@ def trends(
         start = max(start, 0.0) if lowest[model] >= 0 else start
         drawn = part.reindex(list(times)) if nights else part.sort_values("began")
         name = f"{model} (planted)" if (part["provenance"] == "planted").any() else str(model)
-        made.append(
+        plots.append(
             Trend(
                 name,
                 len(part),
@@ -75,20 +75,20 @@ def trends(
                 ),
             )
         )
-    return made
+    return plots
 
 
 def _marks(part: pd.DataFrame, times: Sequence[datetime]) -> list[dict[str, Any]]:
     """Rows of the chart: at (milliseconds since 1970, UTC), value, low, high, dot (whether the
     model was scored or its line has no other night), breach."""
-    known = part["value"].notna()
-    alone = known & ~known.shift(fill_value=False) & ~known.shift(-1, fill_value=False)
+    has_value = part["value"].notna()
+    alone = has_value & ~has_value.shift(fill_value=False) & ~has_value.shift(-1, fill_value=False)
     frame = pd.DataFrame(
         {
             "at": [round((at - datetime(1970, 1, 1)).total_seconds() * 1000) for at in times],
             **{name: part[name].round(4) for name in ("value", "low", "high")},
-            "dot": (part["fresh"].fillna(False).astype(bool) & known) | alone,
-            "breach": part["breach"].fillna(False).astype(bool) & known,
+            "dot": (part["fresh"].fillna(False).astype(bool) & has_value) | alone,
+            "breach": part["breach"].fillna(False).astype(bool) & has_value,
         }
     ).replace({np.nan: None})
     return [{str(k): v for k, v in row.items()} for row in frame.to_dict("records")]
@@ -120,8 +120,8 @@ def moves(m: ModelNight) -> Figure | None:
         return None
     order = list(frame["what"])
     room = 7 * max(map(len, order))
-    made = figure("moves", frame, model=m.model, order=order, room=room)
-    return replace(made, name=f"moves-{m.model}-{m.suite}".replace(".", "-"))
+    chart = figure("moves", frame, model=m.model, order=order, room=room)
+    return replace(chart, name=f"moves-{m.model}-{m.suite}".replace(".", "-"))
 
 
 def _point(r: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,8 +16,8 @@ def figures(board: Board) -> list[Figure]:
     """Both figures; [] of a board without answers."""
     if board.places.empty:
         return []
-    made = [_leaderboard(board)]
-    return made if board.pairs["value"].isna().all() else [*made, _pairs(board)]
+    charts = [_leaderboard(board)]
+    return charts if board.pairs["value"].isna().all() else [*charts, _pairs(board)]
 
 
 def _leaderboard(board: Board) -> Figure:
@@ -67,9 +67,9 @@ def _short(name: str) -> str:
 
 def _order(board: Board) -> list[str]:
     """Models in the order of the leaderboard: the most accurate first, planted ones last."""
-    own = board.places[(board.places["method"] == "Full") & (board.places["test"] == ALL_TESTS)]
-    own = (own if len(own) else board.places).assign(
+    places = board.places[(board.places["method"] == "Full") & (board.places["test"] == ALL_TESTS)]
+    places = (places if len(places) else board.places).assign(
         last=lambda f: f["model"].str.endswith("(planted)")
     )
-    ranked = own.sort_values(["last", "value"], ascending=[True, False], kind="stable")
+    ranked = places.sort_values(["last", "value"], ascending=[True, False], kind="stable")
     return list(dict.fromkeys(_short(m) for m in ranked["model"]))

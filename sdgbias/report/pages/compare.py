@@ -107,7 +107,7 @@ def _differences(rows: list[Row]) -> list[dict[str, Any]]:
         [stats.measure_sums("accuracy", stats.ClusterSums(sums, answers, cell), changed)]
     )
     names = ("task", "test", "method", "better", "worse")
-    made = []
+    comparisons = []
     for at, r in enumerate(rows):
         test = tests.test(at)
         e = test.estimate
@@ -116,8 +116,8 @@ def _differences(rows: list[Row]) -> list[dict[str, Any]]:
             **{"ci_low": e.low, "ci_high": e.high},
             **{"p": test.p, "p_adjusted": float(tests.p_adjusted[at]), "mde": test.mde},
         }
-        made.append({name: r[name] for name in names} | numbers)
-    return made
+        comparisons.append({name: r[name] for name in names} | numbers)
+    return comparisons
 
 
 def flips(

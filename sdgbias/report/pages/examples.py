@@ -41,18 +41,18 @@ def context(reader: Reader, run_ids: list[str], limit: int = LIMIT) -> dict[str,
     possible. Pictures have at most ``PICTURE_BYTES``.
     """
     rows = _pick(_candidates(reader, run_ids), limit)
-    found: list[dict[str, Any]] = []
+    examples: list[dict[str, Any]] = []
     for run_id, part in rows.groupby("run_id", sort=True):
         run = known.one(reader, str(run_id))
         assert run is not None
         wanted = [("mcq", int(r["item_id"]), r["test"]) for r in part.to_dict("records")]
         for q, outcome in zip(question.load(reader, run, wanted), part["outcome"], strict=True):
             if q is not None:
-                found.append({"run": run, "q": q, "outcome": outcome})
-    images = pd.DataFrame({"image_id": [f["q"]["item"]["image_id"] for f in found]})
-    uris = pictures(reader.frame, images) if found else {}
+                examples.append({"run": run, "q": q, "outcome": outcome})
+    images = pd.DataFrame({"image_id": [f["q"]["item"]["image_id"] for f in examples]})
+    uris = pictures(reader.frame, images) if examples else {}
     order = list(PILLARS)
-    found.sort(
+    examples.sort(
         key=lambda f: (
             order.index(f["q"]["item"]["pillar"]),
             f["run"]["model"],
@@ -60,10 +60,10 @@ def context(reader: Reader, run_ids: list[str], limit: int = LIMIT) -> dict[str,
             f["q"]["item"]["item_id"],
         )
     )
-    groups = {title: [f for f in found if f["outcome"] == o] for o, title in OUTCOMES.items()}
+    groups = {title: [f for f in examples if f["outcome"] == o] for o, title in OUTCOMES.items()}
     return {
         "groups": {title: part for title, part in groups.items() if part},
-        "total": len(found),
+        "total": len(examples),
         "pictures": uris,
         "places": questions.PLACES,
     }

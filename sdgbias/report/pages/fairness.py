@@ -53,7 +53,7 @@ def context(reader: Reader, runs: Sequence[Row], checks: str = "") -> dict[str, 
         return reader.ask(SQL[name], {"runs": ids, **given}, runs=ids)
 
     examples = ask("people-examples", unread=list(UNREAD), limit=EXAMPLES)
-    said = ask("people-terms")[0]
+    terms = ask("people-terms")[0]
     several = len({run["benchmark_id"] for run in runs}) > 1
     return {
         **drawn(disparities.figures(reader, ids, [run["data"] for run in runs])),
@@ -84,7 +84,7 @@ def context(reader: Reader, runs: Sequence[Row], checks: str = "") -> dict[str, 
         "run_of": run_of,
         "page_of": PAGE_OF,
         "words": terms_in(
-            "Disparity Recall Planted CADE Full Holm", *said["tests"], *said["methods"]
+            "Disparity Recall Planted CADE Full Holm", *terms["tests"], *terms["methods"]
         ),
         "unread": sum(e["outcome"] == "unread" for e in examples),
         "benchmarks": cards(reader, runs),
@@ -96,14 +96,14 @@ def cards(reader: Reader, runs: Sequence[Row]) -> list[dict[str, Any]]:
     unknown, and why), questions, and exclusions."""
     given = {"runs": [run["run_id"] for run in runs]}
     parts = [reader.ask(SQL[f"{part}"], given) for part in _CARD]
-    made = []
+    sections = []
     for benchmark in dict.fromkeys(run["benchmark_id"] for run in runs):
-        first, *_ = own = [run for run in runs if run["benchmark_id"] == benchmark]
-        groups, left, asked = (
+        first, *_ = of_benchmark = [run for run in runs if run["benchmark_id"] == benchmark]
+        groups, left, questions = (
             [row for row in rows if row["benchmark_id"] == benchmark] for rows in parts
         )
         unknown = parsed(first["config"]).get("unknown_because") or {}
-        made.append(
+        sections.append(
             {
                 "id": benchmark,
                 "dataset": first["data"],
@@ -112,14 +112,14 @@ def cards(reader: Reader, runs: Sequence[Row]) -> list[dict[str, Any]]:
                     attribute: {REASONS.get(r, r): n for r, n in sorted((counts or {}).items())}
                     for attribute, counts in unknown.items()
                 },
-                "licence": ", ".join(sorted({r["licence"] for r in own if r["licence"]}))
+                "licence": ", ".join(sorted({r["licence"] for r in of_benchmark if r["licence"]}))
                 or "not stated",
                 "people": sum(r["n"] for r in groups if r["attribute"] == groups[0]["attribute"]),
-                "questions": asked,
+                "questions": questions,
                 "left": left,
             }
         )
-    return made
+    return sections
 
 
 _CARD = ("people-groups", "people-quarantine", "people-questions")

@@ -91,17 +91,17 @@ def _line(cells: Cells, places: Iterable[Place]) -> list[dict[str, Any]]:
     """A row of a table, [] if the store has no number of it: cells, and their common n, or its
     range if they differ. A cell: value, ci and n as text; `missing` why there is none;
     None if the store has no such cell."""
-    made: list[dict[str, Any] | None] = []
+    line: list[dict[str, Any] | None] = []
     for where in places:
         e = cells.estimate(**where)
         if e is not None:
             shown = wording.written(e, where["metric"])
-            made.append({"value": shown.value, "ci": shown.ci, "n": e.n})
+            line.append({"value": shown.value, "ci": shown.ci, "n": e.n})
         else:
             lacks = cells.reason(**where)
-            made.append({"missing": lacks} if lacks else None)
-    counts = [c["n"] for c in made if c and "n" in c]
-    return [{"cells": made, "n": wording.span(counts, wording.DASH)}] if counts else []
+            line.append({"missing": lacks} if lacks else None)
+    counts = [c["n"] for c in line if c and "n" in c]
+    return [{"cells": line, "n": wording.span(counts, wording.DASH)}] if counts else []
 
 
 def _regression(cells: Cells, model: str, targets: Sequence[Row]) -> dict[str, Any] | None:

@@ -80,24 +80,24 @@ class Bar:
 # The picture.
 
 
-def picture(found: Cells, truth: Sequence[Bar], order: Sequence[str]) -> dict[str, Any]:
+def picture(cells: Cells, truth: Sequence[Bar], order: Sequence[str]) -> dict[str, Any]:
     """rows: model, planted, cells (bars and verdict of each level), in the ``order`` of the
     leaderboard, those that lean most first. ``truth``: as `right_answers` gives it."""
-    kind = {run["model"]: run["provenance"] for run in found.runs}
+    kind = {run["model"]: run["provenance"] for run in cells.runs}
     rows = []
     for model in (m for m in order if m in kind):
-        leans = {lean.pillar: lean for lean in leaning(found, model, tuple(LEVELS))}
-        cells = [
+        leans = {lean.pillar: lean for lean in leaning(cells, model, tuple(LEVELS))}
+        levels = [
             {
                 "level": title,
-                "bars": _bars(found, model, level),
+                "bars": _bars(cells, model, level),
                 "verdict": _verdict(leans[level]) if level in leans else "not asked",
                 "prompts": leans[level].prompts if level in leans else "",
             }
             for level, title in LEVELS.items()
         ]
-        if any(cell["bars"] for cell in cells):
-            rows.append({"model": model, "planted": kind[model] == "planted", "cells": cells})
+        if any(cell["bars"] for cell in levels):
+            rows.append({"model": model, "planted": kind[model] == "planted", "cells": levels})
     rows.sort(key=lambda r: (r["planted"], -_strength(r["cells"][0]["bars"])))
     return {
         "levels": list(LEVELS.values()),
@@ -107,20 +107,20 @@ def picture(found: Cells, truth: Sequence[Bar], order: Sequence[str]) -> dict[st
     }
 
 
-def shares(found: Cells, model: str, level: str, method: str) -> dict[str, Estimate]:
+def shares(cells: Cells, model: str, level: str, method: str) -> dict[str, Estimate]:
     """Direction -> share of a model's answers on a level ('all' or a pillar): without evidence over
     the wordings of the questions where they were scored; else over all context tests. {} where one
     is missing."""
-    if method == "q_only" and (worded := found.wordings(model, level)):
+    if method == "q_only" and (worded := cells.wordings(model, level)):
         return worded
     test = "T1" if method == "q_only" else ALL
     where = {"model": model, "task": "mcq", "test": test, "pillar": level}
     methods = (method, "full_generated") if method == "full" else (method,)
     for name in methods:
-        cells = {d: found.estimate(**where, method=name, metric=f"share_{d}") for d in DIRECTIONS}
-        known = {d: e for d, e in cells.items() if e is not None and e.value == e.value}
-        if len(known) == len(DIRECTIONS):
-            return known
+        values = {d: cells.estimate(**where, method=name, metric=f"share_{d}") for d in DIRECTIONS}
+        defined = {d: e for d, e in values.items() if e is not None and e.value == e.value}
+        if len(defined) == len(DIRECTIONS):
+            return defined
     return {}
 
 
@@ -133,9 +133,9 @@ def _verdict(lean: Lean) -> str:
     return lean.short
 
 
-def _bars(found: Cells, model: str, level: str) -> list[Bar]:
-    drawn = {name: shares(found, model, level, method) for method, name in BARS.items()}
-    return [Bar(name, known) for name, known in drawn.items() if known]
+def _bars(cells: Cells, model: str, level: str) -> list[Bar]:
+    drawn = {name: shares(cells, model, level, method) for method, name in BARS.items()}
+    return [Bar(name, estimates) for name, estimates in drawn.items() if estimates]
 
 
 def _strength(bars: Sequence[Bar]) -> float:
@@ -143,10 +143,10 @@ def _strength(bars: Sequence[Bar]) -> float:
     return max((abs(e.value - 1 / 3) for e in bars[0].shares.values()), default=0) if bars else 0
 
 
-def right_answers(reader: Reader, found: Cells) -> list[Bar]:
+def right_answers(reader: Reader, cells: Cells) -> list[Bar]:
     """The bars of the right answers, by level; none where the models were asked on different
     benchmarks."""
-    rows = reader.ask(SQL["right-answers"], {"runs": [run["run_id"] for run in found.runs]})
+    rows = reader.ask(SQL["right-answers"], {"runs": [run["run_id"] for run in cells.runs]})
     if len({r["benchmark_id"] for r in rows}) != 1:
         return []
     bars = []
@@ -164,7 +164,7 @@ def right_answers(reader: Reader, found: Cells) -> list[Bar]:
 def answers(
     reader: Reader,
     table: Table,
-    found: Cells | None,
+    cells: Cells | None,
     night: NightRecord | None,
     runs: Sequence[Mapping[str, Any]],
 ) -> list[ScreenAnswer]:
@@ -172,21 +172,21 @@ def answers(
     about planted ones where there are no others. ``runs``: those behind the ``table``, with the
     registry entries that they had."""
     rows = [r for r in table["rows"] if r["provenance"] != "planted"] or list(table["rows"])
-    made = [
-        _leaning(rows, found),
-        _debiasing(table, rows, found, right_answers(reader, found) if found else []),
+    candidates = [
+        _leaning(rows, cells),
+        _debiasing(table, rows, cells, right_answers(reader, cells) if cells else []),
         _recognition(reader, table, rows),
         _last_night(night),
-        _trust(reader, table, found, runs),
+        _trust(reader, table, cells, runs),
     ]
-    return [answer for answer in made if answer is not None]
+    return [answer for answer in candidates if answer is not None]
 
 
-def _leaning(rows: Sequence[Mapping[str, Any]], found: Cells | None) -> ScreenAnswer | None:
-    if found is None:
+def _leaning(rows: Sequence[Mapping[str, Any]], cells: Cells | None) -> ScreenAnswer | None:
+    if cells is None:
         return None
-    models = [m for m in (r["model"] for r in rows) if m in set(found.models)]
-    whole = {m: leans[0] for m in models if (leans := leaning(found, m, (ALL,)))}
+    models = [m for m in (r["model"] for r in rows) if m in set(cells.models)]
+    whole = {m: leans[0] for m in models if (leans := leaning(cells, m, (ALL,)))}
     if not whole:
         return None
     ways = {w: [m for m, v in whole.items() if v.verdict == f"leans {w}"] for w in DIRECTIONS}
@@ -199,13 +199,13 @@ def _leaning(rows: Sequence[Mapping[str, Any]], found: Cells | None) -> ScreenAn
     if silent:
         named = _listed(silent) if len(silent) <= FEW else f"{len(silent)} models"
         lead.append(f"no lean over all pillars can be stated for {named}")
-    order = sorted(whole, key=lambda m: -_strength(_bars(found, m, ALL)))
+    order = sorted(whole, key=lambda m: -_strength(_bars(cells, m, ALL)))
     strongest = order[: _told(whole)]
     numbers = [f"{m}: {whole[m].shares}; {whole[m].prompts}." for m in strongest]
     by_pillar = [
         f"{m} leans {lean.short} in {lean.pillar}"
         for m in whole
-        for lean in leaning(found, m)
+        for lean in leaning(cells, m)
         if lean.verdict.startswith("leans ") and lean.verdict != whole[m].verdict
     ]
     if by_pillar:
@@ -216,10 +216,10 @@ def _leaning(rows: Sequence[Mapping[str, Any]], found: Cells | None) -> ScreenAn
 
 
 def _debiasing(
-    table: Table, rows: Sequence[Mapping[str, Any]], found: Cells | None, truth: Sequence[Bar]
+    table: Table, rows: Sequence[Mapping[str, Any]], cells: Cells | None, truth: Sequence[Bar]
 ) -> ScreenAnswer | None:
     """What CADE takes out of the answers, and what it does to accuracy."""
-    moved = {r["model"]: m for r in rows if found and (m := _excess(found, r["model"], truth))}
+    moved = {r["model"]: m for r in rows if cells and (m := _excess(cells, r["model"], truth))}
     gains = {
         model: Estimate.of_row(cell["row"])
         for suite in [c.suite for c in table["columns"] if c.metric == "accuracy_gain"][:1]
@@ -260,11 +260,11 @@ def _debiasing(
 
 
 def _excess(
-    found: Cells, model: str, truth: Sequence[Bar]
+    cells: Cells, model: str, truth: Sequence[Bar]
 ) -> tuple[str, Estimate, Estimate, float] | None:
     """The direction that a model's answers with all evidence overstate most: its share before and
     after CADE, and among the right answers."""
-    before, after = (shares(found, model, ALL, method) for method in ("full", "cade"))
+    before, after = (shares(cells, model, ALL, method) for method in ("full", "cade"))
     if not before or not after or not truth:
         return None
     right = {d: e.value for d, e in truth[0].shares.items()}
@@ -278,33 +278,33 @@ def _recognition(
     """Differences of the leaderboard's cell (prompt p1, all classes) that it marks, then those of
     the other prompts, and models that were not understood."""
     columns = [(i, c) for i, c in enumerate(table["columns"]) if c.metric == "disparity"]
-    asked = [r for r in rows if r["runs"].get(FACET)]
-    if not columns or not asked:
+    tested = [r for r in rows if r["runs"].get(FACET)]
+    if not columns or not tested:
         return None
     question = "Who is recognised less often?"
-    known = [r for r in asked if any(r["cells"][i]["sort"] is not None for i, _ in columns)]
-    if not known:
-        silent = _listed([r["model"] for r in asked])
+    measured = [r for r in tested if any(r["cells"][i]["sort"] is not None for i, _ in columns)]
+    if not measured:
+        silent = _listed([r["model"] for r in tested])
         return ScreenAnswer(
             question, f"No answer about people of {silent} was understood.", "", FACET
         )
     first = [
         (r["model"], pair, Estimate.of_row(r["cells"][i]["row"]))
-        for r in known
+        for r in measured
         for pair, (i, _) in zip(PAIRS.values(), columns, strict=True)
         if r["cells"][i]["mark"]
     ]
-    models = [r["model"] for r in known]
+    models = [r["model"] for r in measured]
     marked = sorted({model for model, _, _ in first})
     lead = (
-        f"{_capital(_of(marked, known))} recognise{'s' if len(marked) == 1 else ''} one group less"
-        " often than another (prompt p1, all classes)."
+        f"{_capital(_of(marked, measured))} recognise{'s' if len(marked) == 1 else ''} one group"
+        " less often than another (prompt p1, all classes)."
         if first
-        else f"At prompt p1 (all classes, {wording.many(len(known), 'model')}) no difference"
+        else f"At prompt p1 (all classes, {wording.many(len(measured), 'model')}) no difference"
         " between groups is clearer than chance."
     )
-    others = _other_prompts(reader, {r["runs"][FACET]: r["model"] for r in known})
-    numbers = [_less(*row) for row in _largest(first, _told(known))]
+    others = _other_prompts(reader, {r["runs"][FACET]: r["model"] for r in measured})
+    numbers = [_less(*row) for row in _largest(first, _told(measured))]
     if others:
         numbers.append(
             f"At other prompts {wording.many(len(others), 'difference')} can be distinguished from"
@@ -313,7 +313,7 @@ def _recognition(
         numbers += [_less(m, pair, e, at) for at, m, pair, e in _largest(others, 1)]
     silent_models = [
         r["model"]
-        for r in asked
+        for r in tested
         if r["model"] not in models
         and any(NOT_UNDERSTOOD in r["cells"][i]["why"] for i, _ in columns)
     ]
@@ -330,20 +330,20 @@ def _other_prompts(
     pair_of = {f"{name}:{'-'.join(pair)}": pair for name, pair in PAIRS.items()}
     sql = SQL["other-prompts"]
     rows = reader.ask(sql, {"runs": list(model_of), "pairs": list(pair_of)})
-    made = []
+    differences = []
     for run, part in groupby(rows, itemgetter("run_id")):
         family = list(part)
         apart = stats.apart_from_zero([Estimate.of_row(r) for r in family])
-        made += [
+        differences += [
             (r["test"], model_of[run], pair_of[r["pillar"]], Estimate.of_row(r))
             for r, measurable in zip(family, apart, strict=True)
             if measurable
         ]
-    return made
+    return differences
 
 
-def _largest(found: Sequence[Any], most: int) -> list[Any]:
-    return sorted(found, key=lambda row: -abs(row[-1].value))[:most]
+def _largest(rows: Sequence[Any], most: int) -> list[Any]:
+    return sorted(rows, key=lambda row: -abs(row[-1].value))[:most]
 
 
 def _less(model: str, pair: tuple[str, str], e: Estimate, prompt: str = "") -> str:
@@ -365,7 +365,7 @@ def _last_night(night: NightRecord | None) -> ScreenAnswer | None:
 
 
 def _trust(
-    reader: Reader, table: Table, found: Cells | None, runs: Sequence[Mapping[str, Any]]
+    reader: Reader, table: Table, cells: Cells | None, runs: Sequence[Mapping[str, Any]]
 ) -> ScreenAnswer | None:
     """Whether planted biases are measured as planted, how many prompts failed, what was left
     out."""
@@ -373,7 +373,7 @@ def _trust(
         check
         for r in table["rows"]
         if r["provenance"] == "planted"
-        for check in planted_checks(table, r, found, runs)
+        for check in planted_checks(table, r, cells, runs)
     ]
     planned, failed = (sum(int(r[k] or 0) for r in runs) for k in ("n_prompts_planned", "n_failed"))
     lead, numbers = [], []
@@ -385,7 +385,7 @@ def _trust(
     if planned:
         lead.append(f"{failed:,} of {planned:,} prompts failed")
         numbers.append("A failed prompt is never scored as wrong.")
-    given = {"runs": [run["run_id"] for run in found.runs] if found else []}
+    given = {"runs": [run["run_id"] for run in cells.runs] if cells else []}
     if left := sum(r["n"] for r in reader.ask(SQL["quarantine"], given)):
         numbers.append(f"The quality gate left {left:,} faulty rows out of the benchmark.")
     question = "Can these numbers be trusted?"
@@ -395,20 +395,20 @@ def _trust(
 def planted_checks(
     table: Table,
     row: Mapping[str, Any],
-    found: Cells | None,
+    cells: Cells | None,
     runs: Sequence[Mapping[str, Any]],
 ) -> list[tuple[bool, str]]:
     """(whether it is measured, what) of each bias that the entry of a planted model names: the
     direction without evidence (most answers have it), and differences of recall between groups
     (inside their intervals)."""
-    model, made = row["model"], []
+    model, checks = row["model"], []
     options: dict[str, Any] = {}
     for run in (r for r in runs if r["model"] == model):
         spec = parsed(run["config"]).get("spec") or {}
         options |= spec.get("options") or {}
     way = _planted_way(options)
-    if way and found is not None and (known := shares(found, model, ALL, "q_only")):
-        made.append((max(known, key=lambda d: known[d].value) == way, f"{model}, {way}"))
+    if way and cells is not None and (estimates := shares(cells, model, ALL, "q_only")):
+        checks.append((max(estimates, key=lambda d: estimates[d].value) == way, f"{model}, {way}"))
     effects = options.get("effects") or {}
     for (one, other), (i, c) in zip(
         PAIRS.values(),
@@ -418,8 +418,8 @@ def planted_checks(
         if effects and row["cells"][i]["sort"] is not None:
             truth, e = effects.get(one, 0) - effects.get(other, 0), row["cells"][i]["row"]
             if e["ci_low"] is not None and e["ci_low"] == e["ci_low"]:
-                made.append((e["ci_low"] <= truth <= e["ci_high"], f"{model}, {c.title}"))
-    return made
+                checks.append((e["ci_low"] <= truth <= e["ci_high"], f"{model}, {c.title}"))
+    return checks
 
 
 def _planted_way(options: Mapping[str, Any]) -> str:
@@ -449,28 +449,28 @@ def best(table: Table) -> list[str]:
     """A sentence for each suite on the model that is best in its headline number; measured models
     only, planted ones where there are no others."""
     rows = [r for r in table["rows"] if r["provenance"] != "planted"] or list(table["rows"])
-    made = []
+    sentences = []
     for suite, title in zip(table["benchmarks"], dict(table["groups"]), strict=True):
         what = title[:1].lower() + title[1:] if suite in SUITES else title
         metrics = [c.metric for c in table["columns"] if c.suite == suite]
         recognises = "recall" in metrics
         does = "recognises most on" if recognises else "is the most accurate on"
-        known = _column(table, rows, suite, "recall" if recognises else metrics[0])
-        if known:
-            name, top = max(known, key=lambda k: k[1]["sort"])
-            others = matrix.reach(top, [cell for _, cell in known])
-            if len(known) == 1:
+        ranked = _column(table, rows, suite, "recall" if recognises else metrics[0])
+        if ranked:
+            name, top = max(ranked, key=lambda k: k[1]["sort"])
+            others = matrix.reach(top, [cell for _, cell in ranked])
+            if len(ranked) == 1:
                 text = f"{name} is the only model measured on {what}: {top['said']}."
             elif others == 0:
-                text = f"Of {len(known)} models, {name} {does} {what}: {top['said']}."
+                text = f"Of {len(ranked)} models, {name} {does} {what}: {top['said']}."
             else:
                 text = (
                     f"No model is the best on {what} beyond its interval: {name} comes first"
-                    f" ({top['said']}), and {others} of the {len(known) - 1} others don’t differ"
+                    f" ({top['said']}), and {others} of the {len(ranked) - 1} others don’t differ"
                     " from it measurably."
                 )
-            made.append(text)
-    return made
+            sentences.append(text)
+    return sentences
 
 
 def _listed(names: Iterable[str]) -> str:

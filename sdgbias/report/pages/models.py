@@ -89,9 +89,9 @@ def page(
 ) -> dict[str, Any] | None:
     """All data of one model; None if neither the results nor the registry contain it. ``among``:
     only these runs."""
-    mine = f"model = $model AND {AMONG}"
+    condition = f"model = $model AND {AMONG}"
     given = {"model": name, "among": among}
-    newest = reader.ask(_NEWEST.format(where=mine, by="suite", order="suite DESC"), given)
+    newest = reader.ask(_NEWEST.format(where=condition, by="suite", order="suite DESC"), given)
     facts = entry(root, name)
     nights = _nights(reader, name) if among is None else []
     if not newest and facts is None and not nights:
@@ -99,7 +99,7 @@ def page(
     runs = reader.ask(
         f"""SELECT run_id, suite, benchmark_id, provenance, started_at, finished_at,
             n_prompts_planned, n_scored, n_cached, n_failed, count(*) OVER () AS total FROM runs
-            WHERE {mine} ORDER BY finished_at DESC NULLS FIRST, run_id LIMIT {RUNS}""",
+            WHERE {condition} ORDER BY finished_at DESC NULLS FIRST, run_id LIMIT {RUNS}""",
         given,
     )
     places = next((run["run_id"] for run in newest if suites.named(run["suite"]).signatures), None)
@@ -163,10 +163,10 @@ def _suite(reader: Reader, run: Row) -> dict[str, Any]:
     chosen, _, _ = leaderboard.choose(
         [tuple(c[name] for name in leaderboard.CHOICES) for c in cells], {}
     )
-    asked = leaderboard.nights_asked(reader, run["suite"], run["benchmark_id"], 90)
-    mine = asked.loc[asked["model"] == run["model"], "run_id"].tolist()
+    scored = leaderboard.nights_asked(reader, run["suite"], run["benchmark_id"], 90)
+    run_ids = scored.loc[scored["model"] == run["model"], "run_id"].tolist()
     rows = leaderboard.history(
-        asked, leaderboard.numbers(reader, chosen, asked, mine), run["model"]
+        scored, leaderboard.numbers(reader, chosen, scored, run_ids), run["model"]
     )
     nights = leaderboard.nights_of(reader, 90)
     drawn = over_nights.trends(rows, nights, chosen["metric"], [run["model"]])
@@ -192,8 +192,8 @@ def _grid(
     cells: list[Row], row: str, rows: Sequence[str], column: str, columns: Sequence[str]
 ) -> Grid:
     """(value of the column ``row``, the cells of these ``columns``) of a table, for ``rows``."""
-    found = {(c[row], c[column]): c for c in cells}
-    return [(r, [found.get((r, c)) for c in columns]) for r in rows]
+    by_place = {(c[row], c[column]): c for c in cells}
+    return [(r, [by_place.get((r, c)) for c in columns]) for r in rows]
 
 
 def _tests(cells: list[Row]) -> list[str]:
@@ -202,30 +202,30 @@ def _tests(cells: list[Row]) -> list[str]:
 
 
 def _methods(cells: list[Row]) -> list[str]:
-    there = {c["method"] for c in cells}
-    return [m for m in METHODS if m in there]
+    present = {c["method"] for c in cells}
+    return [m for m in METHODS if m in present]
 
 
 def _signature(cells: list[Row], test: str) -> Grid:
     """The direction of answers without evidence (Q-only), by pillar: shares in the order of
     DIRECTIONS."""
     where = ("mcq", test, "q_only", "all")
-    own = [c for c in cells if (c["task"], c["test"], c["method"], c["indicator"]) == where]
-    there = {c["pillar"] for c in own if c["metric"] == "share_optimistic"}
-    pillars = [p for p in (*PILLARS, "all") if p in there]
-    return _grid(own, "pillar", pillars, "metric", [f"share_{d}" for d in DIRECTIONS])
+    selected = [c for c in cells if (c["task"], c["test"], c["method"], c["indicator"]) == where]
+    present = {c["pillar"] for c in selected if c["metric"] == "share_optimistic"}
+    pillars = [p for p in (*PILLARS, "all") if p in present]
+    return _grid(selected, "pillar", pillars, "metric", [f"share_{d}" for d in DIRECTIONS])
 
 
 def _groups(cells: list[Row]) -> tuple[list[str], Grid]:
     """Custom questions: (methods, [(level of a group column, or 'COLUMN: best minus worst', its
     accuracy by method)])."""
-    own = [
+    selected = [
         c
         for c in cells
         if c["test"] == "all" and c["pillar"] != "all" and c["metric"] in ("accuracy", "disparity")
     ]
-    methods, pillars = _methods(own), sorted({c["pillar"] for c in own})
-    grid = _grid(own, "pillar", pillars, "method", methods)
+    methods, pillars = _methods(selected), sorted({c["pillar"] for c in selected})
+    grid = _grid(selected, "pillar", pillars, "method", methods)
     return methods, [(wording.group(pillar), row) for pillar, row in grid]
 
 
@@ -233,6 +233,6 @@ def _disparity(cells: list[Row]) -> tuple[list[str], Grid]:
     """Second suite: (prompts, [(pair of groups, difference of recalls by prompt, mean over
     classes)])."""
     where = ("disparity", "full", "all-52")
-    own = [c for c in cells if (c["metric"], c["method"], c["indicator"]) == where]
-    tests, pairs = sorted({c["test"] for c in own}), sorted({c["pillar"] for c in own})
-    return tests, _grid(own, "pillar", pairs, "test", tests)
+    selected = [c for c in cells if (c["metric"], c["method"], c["indicator"]) == where]
+    tests, pairs = sorted({c["test"] for c in selected}), sorted({c["pillar"] for c in selected})
+    return tests, _grid(selected, "pillar", pairs, "test", tests)

@@ -87,7 +87,7 @@ def context(night: NightRecord, query: nights.Query, pictures: Pictures) -> dict
         "steps": _steps(night.row),
         "announced": announced.astype(object).where(announced.notna(), None).to_dict("records"),
         "history": _history(night),
-        "signs": [{"sign": sign, "said": said} for sign, said in SIGNS.values()],
+        "signs": [{"sign": sign, "said": meaning} for sign, meaning in SIGNS.values()],
     }
 
 
@@ -107,9 +107,9 @@ def _seconds(row: Mapping[str, Any]) -> float | None:
 
 def _steps(row: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """(step, state, sentence), in order of execution."""
-    found, states = row["steps"], row["step_states"]
-    order = sorted(found, key=lambda s: (STEPS.index(s) if s in STEPS else len(STEPS), s))
-    return [(name, str(states.get(name, "")), str(found[name])) for name in order]
+    steps, states = row["steps"], row["step_states"]
+    order = sorted(steps, key=lambda s: (STEPS.index(s) if s in STEPS else len(STEPS), s))
+    return [(name, str(states.get(name, "")), str(steps[name])) for name in order]
 
 
 def _when(value: object) -> str:
@@ -142,9 +142,9 @@ def _facts(night: NightRecord) -> list[tuple[str, str]]:
 
 def _troubles(night: NightRecord) -> list[str]:
     """Problems of the night as a whole, beyond single models."""
-    said = [f"{step}: {reason}" for step, reason in nights.failed_steps(night.row).items()]
+    sentences = [f"{step}: {reason}" for step, reason in nights.failed_steps(night.row).items()]
     if night.row["status"] in ("interrupted", "failed"):
-        said.insert(
+        sentences.insert(
             0,
             (
                 f"the night was {night.row['status']}"
@@ -152,7 +152,7 @@ def _troubles(night: NightRecord) -> list[str]:
                 else "the night failed"
             ),
         )
-    return said
+    return sentences
 
 
 def _alarming(m: ModelNight) -> bool:
@@ -219,16 +219,18 @@ def _history(night: NightRecord) -> dict[str, Any]:
     heads = sorted(set(zip(frame["at"], frame["night"], strict=True)))
     rows = []
     for (model, suite), part in frame.groupby(["model", "suite"], sort=True):
-        known = {int(r["at"]): r for r in part.to_dict("records")}
+        by_night = {int(r["at"]): r for r in part.to_dict("records")}
         cells = []
         for at, name in heads:
-            r = known.get(at)
+            r = by_night.get(at)
             kind = "" if r is None else "breach" if r["breach"] else str(r["outcome"] or "")
-            sign, said = SIGNS.get(kind, SIGNS[""])
+            sign, meaning = SIGNS.get(kind, SIGNS[""])
             judged = (
                 "" if r is None or r["judged"] or kind in ("failed", "skipped") else ", not judged"
             )
-            cells.append({"sign": sign, "said": f"{name}: {said}{judged}", "kind": kind or "none"})
+            cells.append(
+                {"sign": sign, "said": f"{name}: {meaning}{judged}", "kind": kind or "none"}
+            )
         rows.append({"model": model, "suite": suite, "cells": cells})
     return {"heads": [name for _, name in heads], "rows": rows}
 
@@ -242,7 +244,7 @@ def _examples(
 ) -> dict[tuple[str, str], list[dict[str, Any]]]:
     """(model, suite) -> up to SHOWN flipped questions: those with a picture in the store first,
     then in stored order."""
-    found = []
+    examples = []
     for m in models:
         if m.flips.empty:
             continue
@@ -258,14 +260,14 @@ def _examples(
         part = part.assign(again=part.groupby("item_id").cumcount()).sort_values(
             ["again", "pictured", "at"], ascending=[True, False, True]
         )
-        found.append((m, part.head(SHOWN).sort_values(["better", "at"])))
+        examples.append((m, part.head(SHOWN).sort_values(["better", "at"])))
     keys = ["benchmark_id", "image_id", "pictured"]
-    uris = pictures(pd.concat([part[keys] for _, part in found])) if found else {}
+    uris = pictures(pd.concat([part[keys] for _, part in examples])) if examples else {}
     return {
         (m.model, m.suite): [
             _card(r, uris, suites.named(m.suite).private) for r in part.to_dict("records")
         ]
-        for m, part in found
+        for m, part in examples
     }
 
 

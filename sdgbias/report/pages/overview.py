@@ -26,15 +26,15 @@ WORDS = ("T1 T2 T3 T4 T5 Q-only CTX+Q Full CADE Disparity Planted p1", "Holm")
 
 
 def shared(
-    reader: Reader, among: Sequence[str] | None, found: Cells | None, night: NightRecord | None
+    reader: Reader, among: Sequence[str] | None, cells: Cells | None, night: NightRecord | None
 ) -> dict[str, Any]:
     """The first screen: the answers, the leaderboard and its runs. ``among``: only these runs.
-    ``found``: the numbers of the newest runs on places, None where there are none."""
+    ``cells``: the numbers of the newest runs on places, None where there are none."""
     table = matrix.matrix(reader, among)
     runs = provenance(reader, table)
     return {
         "table": table,
-        "answers": first_screen.answers(reader, table, found, night, runs),
+        "answers": first_screen.answers(reader, table, cells, night, runs),
         "best": first_screen.best(table),
         "runs": runs,
     }
@@ -44,28 +44,28 @@ def context(
     reader: Reader,
     among: Sequence[str] | None,
     shown: Mapping[str, Any],
-    found: Cells | None,
+    cells: Cells | None,
     board: Board,
 ) -> dict[str, Any]:
     """Data of overview.html.j2. ``shown``: as `shared` gives it. ``board``: the paired tests behind
     the letters of the leaderboard."""
     table, behind = shown["table"], shown["runs"]
     _letter(table, board)
-    on_places = [] if found is None else [run["run_id"] for run in found.runs]
+    on_places = [] if cells is None else [run["run_id"] for run in cells.runs]
     given = {"runs": on_places or [run["run_id"] for run in behind]}
     order = [r["model"] for r in table["rows"]]
     return {
         **shown,
-        "lean": found
-        and first_screen.picture(found, first_screen.right_answers(reader, found), order),
+        "lean": cells
+        and first_screen.picture(cells, first_screen.right_answers(reader, cells), order),
         "words": terms_in(*(answer.text for answer in shown["answers"]), *WORDS),
         "board_script": (STATIC / "board.js").read_text(encoding="utf-8"),
         "trends": trends(reader, table, among),
         "image_use": map(still_figure, draw.draw(reader, on_places, ["image-use"])),
         "planted": [r["model"] for r in table["rows"] if r["provenance"] == "planted"],
         "mixed": [s for s, ids in table["benchmarks"].items() if len(ids) > 1],
-        "synthetic": any(parsed(run["config"]).get("synthetic") for run in found.runs)
-        if found
+        "synthetic": any(parsed(run["config"]).get("synthetic") for run in cells.runs)
+        if cells
         else False,
         "date": wording.when(max((r["finished_at"] for r in behind), default=None)),
         "licences": sorted({str(r["licence"]) for r in behind if r["licence"]}),
@@ -95,14 +95,14 @@ def extra_prompts(run: Mapping[Any, Any]) -> int:
 
 def of_all(frame: pd.DataFrame) -> pd.DataFrame:
     """Rows of a board: Full, all tests; models by the names of the leaderboard."""
-    own = frame[(frame["method"] == "Full") & (frame["test"] == wording.ALL_TESTS)]
-    return own.replace(r" \(planted\)$", "", regex=True)
+    places = frame[(frame["method"] == "Full") & (frame["test"] == wording.ALL_TESTS)]
+    return places.replace(r" \(planted\)$", "", regex=True)
 
 
 def _letter(table: Mapping[str, Any], board: Board) -> None:
     """The letters of the paired tests beside each accuracy."""
-    own = of_all(board.places)
-    letters = dict(zip(own["model"], own["letters"], strict=True))
+    places = of_all(board.places)
+    letters = dict(zip(places["model"], places["letters"], strict=True))
     at = next((i for i, c in enumerate(table["columns"]) if c.metric == "accuracy"), None)
     for row in table["rows"]:
         if at is not None:
@@ -118,18 +118,18 @@ def trends(
     From runs alone, up to the newest one that is shown: the page of an earlier moment then has the
     same lines, whatever nights were recorded since.
     """
-    made = []
+    charts = []
     last = max((r["finished_at"] for r in matrix.newest(reader, among)), default=datetime.min)
     for suite, ids in table["benchmarks"].items():
         at, column = next((i, c) for i, c in enumerate(table["columns"]) if c.suite == suite)
         order = [r["model"] for r in table["rows"] if r["cells"][at]["sort"] is not None]
         given = {"suite": suite, "benchmarks": ids, "last": last, "models": order}
-        asked = reader.frame(SQL["days"], given | {"window": WINDOW})
-        times = dict(zip(asked["night"], asked["began"].dt.to_pydatetime(), strict=True))
+        scored = reader.frame(SQL["days"], given | {"window": WINDOW})
+        times = dict(zip(scored["night"], scored["began"].dt.to_pydatetime(), strict=True))
         chosen = dict(zip(leaderboard.CHOICES, column.cell, strict=True))
-        past = leaderboard.history(asked, leaderboard.numbers(reader, chosen, asked))
+        past = leaderboard.history(scored, leaderboard.numbers(reader, chosen, scored))
         drawn = over_nights.trends(past, times, column.metric, order)
         if any(one.nights > 1 for one in drawn):
             title = f"{column.title}, {layout.SUITES.get(suite, suite)}"
-            made.append({"id": f"trend-{suite}", "title": title, "plots": drawn})
-    return made
+            charts.append({"id": f"trend-{suite}", "title": title, "plots": drawn})
+    return charts

@@ -40,7 +40,9 @@ def context(
     '' without."""
     sql = SQL["own-numbers"]
     rows = reader.ask(sql, {"runs": [run["run_id"] for run in runs]})
-    suites = [_suite(name, list(own), rows) for name, own in groupby(runs, lambda r: r["suite"])]
+    suites = [
+        _suite(name, list(of_suite), rows) for name, of_suite in groupby(runs, lambda r: r["suite"])
+    ]
     return {
         "suites": [s | {"checked": (checked or {}).get(s["name"], "")} for s in suites],
         "heads": HEADS,
@@ -54,9 +56,9 @@ def _suite(name: str, runs: list[Row], numbers: Sequence[Row]) -> dict[str, Any]
     notes = [f"View {METHODS.get(view, view)} is left out: {why}." for view, why in left.items()]
     if first.get("cade_left_out"):
         notes.append(f"CADE is left out: {first['cade_left_out']}.")
-    own = [row for row in numbers if row["run_id"] in models]
-    pooled = [r for r in own if r["study"] == "headline" and r["pillar"] == "all"]
-    grouped = [r for r in own if r["study"] == "headline" and r["pillar"] != "all"]
+    estimates = [row for row in numbers if row["run_id"] in models]
+    pooled = [r for r in estimates if r["study"] == "headline" and r["pillar"] == "all"]
+    grouped = [r for r in estimates if r["study"] == "headline" and r["pillar"] != "all"]
     accuracy = [r for r in pooled if r["metric"] == "accuracy"]
     letters = [r for r in pooled if _OF_LETTERS.match(r["metric"])]
     return {
@@ -70,7 +72,7 @@ def _suite(name: str, runs: list[Row], numbers: Sequence[Row]) -> dict[str, Any]
         "changes": [
             {"model": models[r["run_id"]], "name": r["attribute"], "cell": _cell(r)}
             | {"p": p_value(r["p"])}
-            for r in own
+            for r in estimates
             if r["study"] == "groups"
         ],
         "letters": _table(letters, models, _titled),

@@ -47,12 +47,12 @@ def load(reader: Reader, run: Row, wanted: Sequence[Wanted]) -> list[dict[str, A
         f"SELECT * FROM {suite.items_table} WHERE benchmark_id = ? AND item_id IN ({marks})",
         [run["benchmark_id"], *ids],
     )
-    own, key = (run["run_id"],), [run["run_id"], *ids]
+    run_ids, key = (run["run_id"],), [run["run_id"], *ids]
     details = {
         table: reader.ask(
             f"SELECT * FROM {table} WHERE run_id = ? AND item_id IN ({marks}) ORDER BY ALL",
             key,
-            runs=own,
+            runs=run_ids,
         )
         for table in ("predictions", "scores", "spoken", "decoded")
     }
@@ -63,33 +63,35 @@ def load(reader: Reader, run: Row, wanted: Sequence[Wanted]) -> list[dict[str, A
         " (SELECT unnest(?::VARCHAR[]))",
         [run["benchmark_id"], images],
     )
-    there = {p["image_id"] for p in pictured}
-    made: list[dict[str, Any] | None] = []
+    available = {p["image_id"] for p in pictured}
+    questions: list[dict[str, Any] | None] = []
     for task, item_id, test in wanted:
         keys = {"task": task, "item_id": item_id}
         item = next((i for i in items if all(i[k] == keys[k] for k in suite.question_keys)), None)
-        mine = {
+        of_question = {
             name: [r for r in rows if r["item_id"] == item_id] for name, rows in details.items()
         }
         for name in ("predictions", "scores", "spoken"):
-            mine[name] = [r for r in mine[name] if r["task"] == task]
+            of_question[name] = [r for r in of_question[name] if r["task"] == task]
         tuned = [p for p in params if p["task"] == task]
-        made.append(item and _question(run, task, test, item, mine | {"params": tuned}, there))
-    return made
+        questions.append(
+            item and _question(run, task, test, item, of_question | {"params": tuned}, available)
+        )
+    return questions
 
 
 def _question(
-    run: Row, task: str, test: str, item: Row, rows: dict[str, list[Row]], there: set[str]
+    run: Row, task: str, test: str, item: Row, rows: dict[str, list[Row]], available: set[str]
 ) -> dict[str, Any]:
     suite = suites.named(run["suite"])
     tests = sorted({a["test"] for a in rows["predictions"]})
     test = test or (tests[0] if tests else "")
-    said = {a["method"]: a for a in rows["predictions"] if a["test"] == test}
+    answers = {a["method"]: a for a in rows["predictions"] if a["test"] == test}
     by_view = {s["view"]: s for s in rows["scores"] if s["test"] == test}
     views = [
-        _view(v.value, by_view.get(v.value), said)
+        _view(v.value, by_view.get(v.value), answers)
         for v in View
-        if v.value in by_view or v.value in said
+        if v.value in by_view or v.value in answers
     ]
     options = option_rows(item)
     context = str(parsed(item.get("context")).get(test) or "")
@@ -103,15 +105,15 @@ def _question(
         "tests": tests,
         "test": test,
         "views": views,
-        "said": said,
-        "picture": item["image_id"] in there,
+        "said": answers,
+        "picture": item["image_id"] in available,
         "shown": caption(item.get("modalities")),
         "template": template_of(task, item),
         "options": options,
         "ways": option_directions(item) if task == Task.MCQ.value and options else {},
         "context": context,
         "prompts": prompts(item, task, options, context, [v["name"] for v in views]),
-        "cade": _cade(run, task, params, said, by_view),
+        "cade": _cade(run, task, params, answers, by_view),
         "letters": _LETTERS if suite.private else {},
         "decoded": [d for d in rows["decoded"] if d["test"] == test],
         "spoken": [
@@ -152,13 +154,13 @@ def prompts(
         if task == Task.REGRESSION.value
         else choice_texts(given, shown)
     )
-    made: dict[str, list[str]] = {}
+    by_text: dict[str, list[str]] = {}
     for view, text in zip(seen, texts, strict=True):
-        made.setdefault(str(text), []).append(view.value)
-    return [(names, text) for text, names in made.items()]
+        by_text.setdefault(str(text), []).append(view.value)
+    return [(names, text) for text, names in by_text.items()]
 
 
-def _view(name: str, score: Row | None, said: dict[str, Row]) -> dict[str, Any]:
+def _view(name: str, score: Row | None, answers: dict[str, Row]) -> dict[str, Any]:
     scores = None
     if score is not None and score["logits"]:
         bound = score["upper"] or [None] * len(score["logits"])
@@ -176,16 +178,16 @@ def _view(name: str, score: Row | None, said: dict[str, Row]) -> dict[str, Any]:
         "scores": scores,
         "mass": score["mass"] if score else None,
         "top_token": score["top_token"] if score else None,
-        "answer": said.get(name),
+        "answer": answers.get(name),
     }
 
 
 def _cade(
-    run: Row, task: str, params: Row | None, said: dict[str, Row], by_view: dict[str, Row]
+    run: Row, task: str, params: Row | None, answers: dict[str, Row], by_view: dict[str, Row]
 ) -> dict[str, Any] | None:
     """CADE's parameters, terms by option and sentence; None if it gave no answer. terms: [] where
     an option's score is withheld or the answer is a number."""
-    answer, full = said.get("cade"), said.get("full")
+    answer, full = answers.get("cade"), answers.get("full")
     if answer is None or full is None or params is None:
         return None
     terms = _terms(run, params, by_view) if task == Task.MCQ.value else []
@@ -206,17 +208,17 @@ def _terms(run: Row, params: Row, by_view: dict[str, Row]) -> list[list[float]]:
         score = by_view.get(view.value)
         logits = [] if score is None else score["logits"] or []
         bound = [] if score is None else score["upper"] or []
-        known = [b if math.isinf(x) else x for x, b in zip(logits, bound, strict=False)] or logits
+        bounded = [b if math.isinf(x) else x for x, b in zip(logits, bound, strict=False)] or logits
         z = np.full((1, len(OPTION_LETTERS)), np.nan)
-        z[0, : len(known)] = [np.nan if x is None else x for x in known]
+        z[0, : len(bounded)] = [np.nan if x is None else x for x in bounded]
         views[view.value] = z
     numerics: cade.Numerics = "reference" if run["numerics"] == "reference" else "exact"
     s = cade.streams(
         views["full"], views["ctx_q"], views["img_q"], views["q_only"], form=cade.Form(numerics)
     )
     k = int(s.valid[0].sum())
-    own = CadeParams(*(float(params[name]) for name in ("alpha", "lambda_kl", "beta", "tau")))
-    terms = [[float(x) for x in term[0, :k]] for term in cade.score_terms(s, own)]
+    tuned = CadeParams(*(float(params[name]) for name in ("alpha", "lambda_kl", "beta", "tau")))
+    terms = [[float(x) for x in term[0, :k]] for term in cade.score_terms(s, tuned)]
     whole = bool(k) and all(math.isfinite(x) for term in terms for x in term)
     return [*terms, [sum(by) for by in zip(*terms, strict=True)]] if whole else []
 
@@ -267,7 +269,7 @@ def template_of(task: str, item: Row) -> Template | None:
 def caption(modalities: object) -> str:
     """What the picture of a question shows, in words; of a question of an earlier version, whose
     picture isn't described, the usual panels."""
-    known = str(modalities or "")
-    names = [name for name in MODALITIES if name in known.split(", ")] or list(MODALITIES)
+    listed = str(modalities or "")
+    names = [name for name in MODALITIES if name in listed.split(", ")] or list(MODALITIES)
     text = f"What the model was shown: {', '.join(_SHOWN[name] for name in names)}."
     return text if "photo" in names else f"{text} There is no street photo of this place."

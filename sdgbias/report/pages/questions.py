@@ -85,12 +85,12 @@ def filters_of(reader: Reader, run: Row) -> Mapping[str, str]:
     and as an SQL string."""
     if filters := suites.named(run["suite"]).filters:
         return filters
-    found = reader.one(
+    row = reader.one(
         "SELECT json_keys(groups) AS names FROM items WHERE benchmark_id = ? AND groups IS NOT NULL"
         " LIMIT 1",
         [run["benchmark_id"]],
     )
-    names = found["names"] if found else []
+    names = row["names"] if row else []
     pointers = {name: name.replace("~", "~0").replace("/", "~1") for name in names}
     return {
         f"{GROUP}{name}": "json_extract_string(groups, '/{}')".format(pointer.replace("'", "''"))
@@ -149,15 +149,15 @@ def page(reader: Reader, run: Row, selection: Mapping[str, str], page: int) -> d
         params | {"skip": (page - 1) * PAGE},
         runs=runs,
     )
-    asked = reader.ask(
+    items = reader.ask(
         """SELECT item_id, about AS what, attributes, question, options, polarity, gold
            FROM questions WHERE benchmark_id = ? AND task = ? AND list_contains(?, item_id)""",
         [run["benchmark_id"], selection["task"], [r["item_id"] for r in rows]],
     )
-    items = {i["item_id"]: i for i in asked}
+    by_id = {i["item_id"]: i for i in items}
     shown = [
         r
-        | (item := items[r["item_id"]])
+        | (item := by_id[r["item_id"]])
         | {
             "place": attribute_words(item["attributes"]),
             "texts": dict(option_rows(item)),
@@ -175,11 +175,11 @@ def neighbours(
     """The questions before and after one in the list of a selection; None at its ends, and where
     the list doesn't have it."""
     sql, params, runs = _listed(reader, run, selection)
-    found = reader.one(
+    row = reader.one(
         f"""SELECT * FROM (SELECT p.item_id, lag(p.item_id) OVER by_id AS before,
             lead(p.item_id) OVER by_id AS after {sql} WINDOW by_id AS (ORDER BY p.item_id))
             WHERE item_id = $item""",
         params | {"item": item_id},
         runs=runs,
     )
-    return (None, None) if found is None else (found["before"], found["after"])
+    return (None, None) if row is None else (row["before"], row["after"])

@@ -20,13 +20,13 @@ def one(reader: Reader, run_id: str) -> Row | None:
 
 def before(reader: Reader, run: Row) -> str | None:
     """The model's previous finished run on the same benchmark."""
-    found = reader.one(
+    row = reader.one(
         """SELECT run_id FROM runs WHERE model = ? AND suite = ? AND benchmark_id = ? AND
            finished_at < ?
            ORDER BY finished_at DESC, run_id DESC LIMIT 1""",
         [run["model"], run["suite"], run["benchmark_id"], run["finished_at"]],
     )
-    return None if found is None else str(found["run_id"])
+    return None if row is None else str(row["run_id"])
 
 
 def offered(reader: Reader, also: tuple[str, ...] = ()) -> dict[str, list[Row]]:
@@ -37,12 +37,12 @@ def offered(reader: Reader, also: tuple[str, ...] = ()) -> dict[str, list[Row]]:
             (PARTITION BY model, suite ORDER BY finished_at DESC, run_id DESC) <= {OFFERED} ORDER
             BY model, finished_at DESC, run_id"""
     )
-    known = {r["run_id"] for r in rows}
-    rows = [*rows, *(r for run in also if run and run not in known and (r := one(reader, run)))]
-    made: dict[str, list[Row]] = {}
+    run_ids = {r["run_id"] for r in rows}
+    rows = [*rows, *(r for run in also if run and run not in run_ids and (r := one(reader, run)))]
+    by_model: dict[str, list[Row]] = {}
     for r in rows:
-        made.setdefault(r["model"], []).append(r)
-    return made
+        by_model.setdefault(r["model"], []).append(r)
+    return by_model
 
 
 def models(reader: Reader) -> list[str]:

@@ -45,8 +45,8 @@ def context(
     """Data of page.html.j2: one page of figures and tables. ``lacking``: what could not be
     measured, by default of the page's studies."""
     given = {"runs": [run["run_id"] for run in runs], "studies": list(page.studies)}
-    known = {r["run_id"] for r in reader.ask(SQL["analysed"], given)}
-    absent = [run["label"] for run in runs if page.studies and run["run_id"] not in known]
+    analysed = {r["run_id"] for r in reader.ask(SQL["analysed"], given)}
+    absent = [run["label"] for run in runs if page.studies and run["run_id"] not in analysed]
     return {
         **drawn(figures),
         "runs": runs,
@@ -60,20 +60,20 @@ def context(
     }
 
 
-def words(made: Sequence[Figure]) -> Mapping[str, str]:
+def words(figures: Sequence[Figure]) -> Mapping[str, str]:
     """The terms of the glossary that a page's figures use, methods included."""
     columns = ("method", "test", "setting")
-    used = [str(v) for f in made for c in columns if c in f.frame for v in f.frame[c].unique()]
-    return terms_in(*(f.reads for f in made), *(f.axes for f in made), *used)
+    used = [str(v) for f in figures for c in columns if c in f.frame for v in f.frame[c].unique()]
+    return terms_in(*(f.reads for f in figures), *(f.axes for f in figures), *used)
 
 
-def drawn(made: Sequence[Figure]) -> dict[str, Any]:
+def drawn(figures: Sequence[Figure]) -> dict[str, Any]:
     """The figures of a page for its template. The scripts stand only on pages with a figure that
     offers a choice; every other one is an SVG."""
-    parts = [shown_figure(f) for f in made]
+    parts = [shown_figure(f) for f in figures]
     lively = [p["live"] for p in parts if p["live"]]
     return {
-        "figures": made,
+        "figures": figures,
         "shown": parts,
         "script": (TEMPLATES / "figures.js").read_text(encoding="utf-8") if lively else "",
         "library": library() if lively else "",
@@ -88,8 +88,8 @@ def library() -> str:
     import vl_convert as vlc
 
     def bundle() -> str:
-        made: str = vlc.javascript_bundle("window.vegaEmbed = vegaEmbed;")
-        return made.replace("</script", "<\\/script")
+        script: str = vlc.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+        return script.replace("</script", "<\\/script")
 
     return cached_text(f"vega-{version('vl-convert-python')}.js", bundle)
 
@@ -169,8 +169,8 @@ def inside(t: Table) -> str:
     ours, printed = sum(c.made for c in t.cells), sum(c.paper is not None for c in t.cells)
     by = " and ".join(filter(None, (", ".join(t.labels[:-1]), t.labels[-1] if t.labels else "")))
     rows = f"{len(t.rows):,} row{'' if len(t.rows) == 1 else 's'}{f' by {by}' if by else ''}"
-    said = f"{ours:,} number{'' if ours == 1 else 's'} of ours" if ours else "no number of ours"
-    return f"{rows}: {said}" + (f", {printed:,} printed in the paper" if printed else "")
+    sentence = f"{ours:,} number{'' if ours == 1 else 's'} of ours" if ours else "no number of ours"
+    return f"{rows}: {sentence}" + (f", {printed:,} printed in the paper" if printed else "")
 
 
 def _cell(c: Cell, kind: str) -> dict[str, str]:

@@ -98,12 +98,12 @@ def files(benchmark: Benchmark) -> list[PublishedFile]:
     shown = sum(p.stat().st_size for p in (folder / FOLDER).glob("*.parquet")) / max(len(index), 1)
     tables = {(t, s): _rows(benchmark, index, t, s) for t in Task for s in SPLITS}
     counts: dict[tuple[str, str], int] = {}
-    made = []
+    published = []
     for (task, split), table in tables.items():
         count = -(-len(table) // _PER_FILE)
         for k in range(count):
             rows = table.slice(k * _PER_FILE, _PER_FILE)
-            made.append(
+            published.append(
                 PublishedFile(
                     f"{DATASET}/data/{task}/{SPLITS[split]}-{k:05}-of-{count:05}.parquet",
                     partial(_parquet, folder, rows, several),
@@ -112,7 +112,7 @@ def files(benchmark: Benchmark) -> list[PublishedFile]:
             )
         if count:
             counts[task.value, SPLITS[split]] = len(table)
-    return [PublishedFile(f"{DATASET}/README.md", partial(_readme, benchmark, counts)), *made]
+    return [PublishedFile(f"{DATASET}/README.md", partial(_readme, benchmark, counts)), *published]
 
 
 def _read(folder: Path, name: str, columns: list[str] | None = None) -> pa.Table:
@@ -132,13 +132,13 @@ def _rows(benchmark: Benchmark, index: pd.DataFrame, task: Task, split: str) -> 
     items = items.filter(keep).sort_by([("image_id", "ascending"), ("item_id", "ascending")])
     photo = index["photo_id"].reindex(items["image_id"].to_pylist()).fillna("")
     items = items.append_column("photo_id", pa.array(list(photo), pa.string()))
-    asked = _read(benchmark.folder, "prompts", ["task", "item_id", "test", "text"])
-    asked = asked.filter(pc.equal(asked["task"].cast(pa.string()), task.value))
+    prompts = _read(benchmark.folder, "prompts", ["task", "item_id", "test", "text"])
+    prompts = prompts.filter(pc.equal(prompts["task"].cast(pa.string()), task.value))
     rows = items.select([c for c in (*COLUMNS, "image_id") if c in items.column_names])
     for test in TESTS[task]:
-        mine = asked.filter(pc.equal(asked["test"].cast(pa.string()), test.value))
-        at = pc.index_in(rows["item_id"], mine["item_id"].combine_chunks())
-        text = mine["text"].cast(pa.string()).take(at)
+        of_test = prompts.filter(pc.equal(prompts["test"].cast(pa.string()), test.value))
+        at = pc.index_in(rows["item_id"], of_test["item_id"].combine_chunks())
+        text = of_test["text"].cast(pa.string()).take(at)
         rows = rows.append_column(f"prompt_{test}", text)
     return pa.table({c: _plain(rows[c]) for c in rows.column_names})
 

@@ -29,10 +29,10 @@ def files(run: PublishedRun) -> list[PublishedFile]:
     samples = f"{path}_samples.jsonl"
     rows = _samples(run, count=True)[0] if run.benchmark else 0
     record = partial(_aggregate, run, samples if rows else "", rows)
-    made = [PublishedFile(f"every_eval_ever/{path}.json", record)]
+    published = [PublishedFile(f"every_eval_ever/{path}.json", record)]
     if rows:
-        made.append(PublishedFile(f"every_eval_ever/{samples}", partial(_lines, run)))
-    return made
+        published.append(PublishedFile(f"every_eval_ever/{samples}", partial(_lines, run)))
+    return published
 
 
 def _samples(run: PublishedRun, count: bool = False) -> list[Any]:

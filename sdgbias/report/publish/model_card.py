@@ -24,12 +24,12 @@ def files(runs: Sequence[PublishedRun], dataset: str) -> list[PublishedFile]:
     """One card of the ``runs`` of one model, a part for each. ``dataset``: OWNER/NAME of the
     benchmark on the hub; without it there are no `.eval_results`, which must name one."""
     home = f"model_card/{runs[0].model}"
-    made = [PublishedFile(f"{home}/README.md", partial(_card, runs, dataset))]
+    published = [PublishedFile(f"{home}/README.md", partial(_card, runs, dataset))]
     if dataset and any(n.metric in HEADLINES for run in runs for n in run.numbers):
-        made.append(
+        published.append(
             PublishedFile(f"{home}/.eval_results/sdgbias.yaml", partial(_entries, runs, dataset))
         )
-    return made
+    return published
 
 
 def _entries(runs: Sequence[PublishedRun], dataset: str) -> Iterator[bytes]:

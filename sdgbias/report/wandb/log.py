@@ -86,7 +86,7 @@ def log_night(
     night_time(night, {})
     folder = Path(folder).resolve()
     logged: dict[str, Any] = json_object(folder / LOGGED)
-    made: list[Logged] = []
+    records: list[Logged] = []
     offline = "" if online() else "offline"
     with service(folder):
         for outcome in each(progress, "W&B", outcomes):
@@ -102,20 +102,20 @@ def log_night(
                 small = outcome.get("outcome") == "unchanged" and has_tables
                 mark = {"run_id": run_id, "published": str(record["finished_at"]), "small": small}
                 if not again and logged.get(name) == mark:
-                    made.append(Logged(run_id))
+                    records.append(Logged(run_id))
                     continue
                 # before W&B's client, which writes elsewhere where it can't write here
                 write_json(folder / LOGGED, logged, OTHER_DIR)
                 written, offline = _write(results, folder, name, record, small, offline)
                 logged[name] = mark
                 write_json(folder / LOGGED, logged, OTHER_DIR)
-                made.append(Logged(run_id, written, offline=offline if online() else ""))
+                records.append(Logged(run_id, written, offline=offline if online() else ""))
             except SdgbiasError as error:
-                made.append(Logged(run_id, failed=str(error)))
+                records.append(Logged(run_id, failed=str(error)))
             except Exception as error:  # W&B may raise anything; it must only cost this run
                 reason = f"{type(error).__name__}: {first_line(error)}"
-                made.append(Logged(run_id, failed=reason))
-    return made
+                records.append(Logged(run_id, failed=reason))
+    return records
 
 
 def runs_of(

@@ -65,8 +65,8 @@ def sections(results: Path) -> list[tuple[str, str]]:
     for title, rows in headlines.sections(results):
         heading, note = title.split(": ", 1)
         parts.append((heading, f"{_plain(note)}.\n\n{_table(rows)}"))
-    own = pages.page(OWN)
-    for suite in own[1]["suites"] if own else ():
+    own_page = pages.page(OWN)
+    for suite in own_page[1]["suites"] if own_page else ():
         heads = ("model", "questions", *own_suite.HEADS)
         rows = [(r["model"], r["name"], *r["cells"]) for r in suite["accuracy"] + suite["groups"]]
         note = "Share of correct answers in %, test split; best minus worst group in points."
@@ -86,7 +86,7 @@ def plots(results: Path) -> dict[str, dict[str, str]]:
     """Suite -> metric of the history -> title of its plot. Of own questions accuracy with most
     evidence, CADE's gain, and the best minus the worst group."""
     sql = "SELECT suite, list(run_id) AS runs FROM latest_run GROUP BY suite ORDER BY suite DESC"
-    found = {}
+    by_suite = {}
     for suite, run_ids in store.query(results, sql).itertuples(index=False, name=None):
         names: set[str] = set()
         for run_id in () if suite in PLOTS else run_ids:
@@ -94,12 +94,12 @@ def plots(results: Path) -> dict[str, dict[str, str]]:
             shown = numbers["metric"].isin(["accuracy", "accuracy_gain", "disparity"])
             names |= set(numbers.loc[shown & numbers["over_nights"], "name"])
         views = [v for v in ("full", "ctx_q", "q_only") if any(f"/{v}/" in name for name in names)]
-        found[suite] = PLOTS.get(suite) or {
+        by_suite[suite] = PLOTS.get(suite) or {
             name: f"{suite}: {name.removeprefix('mcq/all/')}"
             for name in sorted(names)
             if f"/{views[0]}/" in name or name.endswith("/cade/accuracy_gain")
         }
-    return found
+    return by_suite
 
 
 def blocks(results: Path, entity: str, project: str) -> list[Any]:

@@ -93,8 +93,8 @@ def create(site: Site, hosts: Iterable[str] = LOOPBACK) -> FastAPI:
     ) -> Response:
         response = await call_next(request)
         of_report = request.url.path == "/report" or request.url.path.startswith("/report/")
-        own = response.headers.get("Content-Security-Policy", POLICY)
-        response.headers["Content-Security-Policy"] = REPORT_POLICY if of_report else own
+        policy = response.headers.get("Content-Security-Policy", POLICY)
+        response.headers["Content-Security-Policy"] = REPORT_POLICY if of_report else policy
         response.headers.update(HEADERS)
         return response
 
@@ -106,7 +106,7 @@ def _say_no(app: FastAPI, site: Site) -> None:
         status: int, heading: str, message: str, headers: dict[str, str] | None = None, **more: Any
     ) -> HTMLResponse:
         context = {"near": (), "every": "/", "retry": 0, **more}
-        made = site.html(
+        response = site.html(
             "error.html.j2",
             layout.ERROR,
             title=heading,
@@ -115,8 +115,8 @@ def _say_no(app: FastAPI, site: Site) -> None:
             message=message,
             **context,
         )
-        made.headers.update(headers or {})
-        return made
+        response.headers.update(headers or {})
+        return response
 
     @app.exception_handler(Missing)
     def missing(request: Request, error: Missing) -> HTMLResponse:
@@ -138,14 +138,14 @@ def _say_no(app: FastAPI, site: Site) -> None:
     @app.exception_handler(HTTPException)
     def other(request: Request, error: HTTPException) -> HTMLResponse:
         names = {404: "No such page", 405: "Read only"}
-        said = {
+        sentences = {
             404: f"There is nothing at {request.url.path[:200]}.",
             405: "These pages can only be read: GET and HEAD.",
         }
         return page(
             error.status_code,
             names.get(error.status_code, "This can’t be shown"),
-            said.get(error.status_code, str(error.detail)),
+            sentences.get(error.status_code, str(error.detail)),
             dict(error.headers or {}),
         )
 
@@ -161,5 +161,7 @@ def _say_no(app: FastAPI, site: Site) -> None:
 
     @app.exception_handler(Exception)
     def broken(request: Request, error: Exception) -> HTMLResponse:
-        said = "This page is broken; the server’s log has the cause. Other pages still work."
-        return page(500, "This page failed", said, {**HEADERS, "Content-Security-Policy": POLICY})
+        sentence = "This page is broken; the server’s log has the cause. Other pages still work."
+        return page(
+            500, "This page failed", sentence, {**HEADERS, "Content-Security-Policy": POLICY}
+        )

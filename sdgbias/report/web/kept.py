@@ -49,12 +49,12 @@ class KeptPages:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     async def answer(
-        self, request: Request, made: Callable[[Request], Awaitable[Response]]
+        self, request: Request, render: Callable[[Request], Awaitable[Response]]
     ) -> Response:
         """The page as it is kept, if nothing was written since; else a new one, and the kept one
         with its time where that is refused because of a writer."""
         if request.method != "GET":
-            return await made(request)
+            return await render(request)
         key, stamp = f"{request.url.path}?{request.url.query}", self.site.stamp()
         with self._lock:
             page = self._pages.get(key)
@@ -62,7 +62,7 @@ class KeptPages:
                 self._pages.move_to_end(key)
         if page is not None and page.stamp == stamp:
             return page.answer()
-        response = await made(request)
+        response = await render(request)
         if response.status_code == 503 and page is not None and self.site.results.path.exists():
             return page.answer(outdated=True)
         if response.status_code != 200 or response.headers.get("cache-control") != "no-cache":

@@ -21,10 +21,10 @@ _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 def newest(reader: Reader, finished: bool = False) -> str | None:
     """Name of the newest night (of the newest that is no longer running); None without one."""
     where = "WHERE status IS DISTINCT FROM 'running'" if finished else ""
-    found = reader.one(
+    row = reader.one(
         f"SELECT night FROM nights {where} ORDER BY started_at DESC NULLS LAST, night DESC LIMIT 1"
     )
-    return None if found is None else str(found["night"])
+    return None if row is None else str(row["night"])
 
 
 def listing(reader: Reader, page: int) -> dict[str, Any]:
@@ -59,11 +59,11 @@ def running(reader: Reader, now: datetime) -> dict[str, Any] | None:
     if row is None or row["status"] != "running":
         return None
     name = str(row["night"])
-    asked = reader.ask(
+    outcomes = reader.ask(
         "SELECT model, suite FROM night_outcomes WHERE night = ? ORDER BY model, suite", [name]
     )
     folder = _folder(reader.results.path.parent, name)
-    done = {(r["model"], r["suite"]) for r in asked}
+    done = {(r["model"], r["suite"]) for r in outcomes}
     planned = _planned(folder) if folder else set()
     began = row["started_at"]
     return {
@@ -89,20 +89,20 @@ def _folder(home: Path, name: str) -> Path | None:
 def _planned(folder: Path) -> set[tuple[str, str]]:
     """(model, suite) of every entry copied for the night; an unreadable entry counts for the
     default suites."""
-    found = set()
+    planned = set()
     for path in sorted((folder / "registry").glob("*.yaml")):
         try:
-            asked = entries.suites(entries.read(path))
+            names = entries.suites(entries.read(path))
         except RegistryError:
-            asked = entries.DEFAULT_SUITES
-        found |= {(path.stem, suite) for suite in asked}
-    return found
+            names = entries.DEFAULT_SUITES
+        planned |= {(path.stem, suite) for suite in names}
+    return planned
 
 
 def _logs(folder: Path, now: datetime) -> list[dict[str, Any]]:
     """Name, size, seconds since the last write and last line of each log of a night, most recently
     written first."""
-    found = []
+    logs = []
     for path in sorted(folder.rglob("*.log"))[:200]:
         try:
             if not path.resolve().is_relative_to(folder.resolve()):
@@ -117,7 +117,7 @@ def _logs(folder: Path, now: datetime) -> list[dict[str, Any]]:
             line.strip() for line in re.split(r"[\r\n]+", _COLOURS.sub("", text)) if line.strip()
         ]
         quiet = max(0.0, now.timestamp() - stat.st_mtime)
-        found.append(
+        logs.append(
             {
                 "name": path.relative_to(folder).as_posix(),
                 "size": stat.st_size,
@@ -125,4 +125,4 @@ def _logs(folder: Path, now: datetime) -> list[dict[str, Any]]:
                 "last": lines[-1][:160] if lines else "",
             }
         )
-    return sorted(found, key=lambda log: (log["quiet"], log["name"]))[:24]
+    return sorted(logs, key=lambda log: (log["quiet"], log["name"]))[:24]

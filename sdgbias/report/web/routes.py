@@ -62,9 +62,9 @@ def chosen_from(what: str, value: str, valid: list[str]) -> str:
 
 def router(site: Site) -> APIRouter:
     """The routes of these pages."""
-    made = APIRouter()
+    routes = APIRouter()
 
-    @made.api_route("/", methods=READ)
+    @routes.api_route("/", methods=READ)
     def home() -> HTMLResponse:
         with site.results.reading() as reader:
             running = nights.running(reader, datetime.now(UTC))
@@ -73,18 +73,18 @@ def router(site: Site) -> APIRouter:
             latest = [] if name else runs.listing(reader, 1)["rows"][:10]
             return site.html("night.html.j2", layout.NIGHT, running=running, latest=latest, **shown)
 
-    @made.api_route("/nights", methods=READ)
+    @routes.api_route("/nights", methods=READ)
     def all_nights(page: Page = 1) -> HTMLResponse:
         with site.results.reading() as reader:
             listed = nights.listing(reader, page)
             return site.html("nights.html.j2", layout.NIGHTS, listed=listed)
 
-    @made.api_route("/nights/{name}", methods=READ)
+    @routes.api_route("/nights/{name}", methods=READ)
     def one_night(name: str) -> HTMLResponse:
         with site.results.reading() as reader:
-            known = night_records.known(reader.frame)
-            if name not in known:
-                raise Missing("night", name, near(name, known[-2000:], "/nights/"), "/nights")
+            names = night_records.known(reader.frame)
+            if name not in names:
+                raise Missing("night", name, near(name, names[-2000:], "/nights/"), "/nights")
             running = nights.running(reader, datetime.now(UTC))
             if running and running["night"] != name:
                 running = None
@@ -97,23 +97,23 @@ def router(site: Site) -> APIRouter:
                 **shown,
             )
 
-    @made.api_route("/api/running", methods=READ)
+    @routes.api_route("/api/running", methods=READ)
     def running() -> JSONResponse:
         """Polled by the page of a running night: night, done, planned, seconds."""
         with site.results.reading() as reader:
-            found = nights.running(reader, datetime.now(UTC))
-        if found is None:
+            progress = nights.running(reader, datetime.now(UTC))
+        if progress is None:
             return JSONResponse({"night": None})
         return JSONResponse(
             {
-                "night": found["night"],
-                "done": found["done"],
-                "planned": found["planned"],
-                "lasted": wording.lasted(found["seconds"]),
+                "night": progress["night"],
+                "done": progress["done"],
+                "planned": progress["planned"],
+                "lasted": wording.lasted(progress["seconds"]),
             }
         )
 
-    @made.api_route("/numbers", methods=READ)
+    @routes.api_route("/numbers", methods=READ)
     def one_number(
         wanted: Wanted, suite: Text = "", benchmark: Text = "", nights: Window = 90
     ) -> HTMLResponse:
@@ -121,7 +121,7 @@ def router(site: Site) -> APIRouter:
             context = _board(reader, suite, benchmark, wanted, nights)
             return site.html("number.html.j2", layout.NUMBER, **context)
 
-    @made.api_route("/numbers.csv", methods=READ)
+    @routes.api_route("/numbers.csv", methods=READ)
     def one_number_csv(
         wanted: Wanted, suite: Text = "", benchmark: Text = "", nights: Window = 90
     ) -> Response:
@@ -147,7 +147,7 @@ def router(site: Site) -> APIRouter:
         }
         return Response(text, media_type="text/csv; charset=utf-8", headers=named)
 
-    @made.api_route("/models", methods=READ)
+    @routes.api_route("/models", methods=READ)
     def all_models() -> HTMLResponse:
         with site.results.reading() as reader:
             return site.html(
@@ -156,11 +156,11 @@ def router(site: Site) -> APIRouter:
                 rows=models.index(reader, site.registry),
             )
 
-    @made.api_route("/models/{name}", methods=READ)
+    @routes.api_route("/models/{name}", methods=READ)
     def one_model(name: str) -> HTMLResponse:
         with site.results.reading() as reader:
-            found = models.page(reader, name[:200], site.registry)
-            if found is None:
+            model_page = models.page(reader, name[:200], site.registry)
+            if model_page is None:
                 raise Missing(
                     "model", name, near(name, models.names(reader), "/models/"), "/models"
                 )
@@ -168,17 +168,17 @@ def router(site: Site) -> APIRouter:
                 "model.html.j2",
                 layout.MODELS,
                 title=name,
-                m=found,
+                m=model_page,
                 directions=DIRECTIONS,
             )
 
     def of_report(page: layout.Page) -> HTMLResponse:
         """A page of the report, with the scripts and the style that it holds itself."""
         with site.results.reading() as reader:
-            known = "SELECT count(*) AS n FROM runs WHERE finished_at IS NOT NULL"
-            filled = site.filled(page) if reader.ask(known)[0]["n"] else None
+            sql = "SELECT count(*) AS n FROM runs WHERE finished_at IS NOT NULL"
+            filled = site.filled(page) if reader.ask(sql)[0]["n"] else None
             if filled is None:
-                said = "The results hold nothing for this page yet. " + (
+                sentence = "The results hold nothing for this page yet. " + (
                     "The command sdgbias suite build makes a suite of your own questions."
                     if page == layout.OWN
                     else "The command sdgbias evaluate MODEL adds a run, and sdgbias analyse"
@@ -186,7 +186,7 @@ def router(site: Site) -> APIRouter:
                 )
                 empty: dict[str, Any] = {
                     "heading": page.title,
-                    "message": said,
+                    "message": sentence,
                     "near": (),
                     "retry": 0,
                 }
@@ -198,19 +198,19 @@ def router(site: Site) -> APIRouter:
 
     for page in layout.PAGES:
         if page.template and not page.interactive:
-            made.add_api_route(page.address, partial(of_report, page), methods=READ)
+            routes.add_api_route(page.address, partial(of_report, page), methods=READ)
 
-    @made.api_route("/runs", methods=READ)
+    @routes.api_route("/runs", methods=READ)
     def all_runs(page: Page = 1, model: Text = "", suite: Text = "") -> HTMLResponse:
         with site.results.reading() as reader:
-            known = runs.models(reader)
+            names = runs.models(reader)
             if model:
-                chosen_from("model", model, known)
+                chosen_from("model", model, names)
             if suite:
                 chosen_from("suite", suite, board.suites(reader))
             context: dict[str, Any] = {
                 "listed": runs.listing(reader, page, model, suite),
-                "models": known,
+                "models": names,
                 "suites": board.suites(reader),
             }
             return site.html(
@@ -221,7 +221,7 @@ def router(site: Site) -> APIRouter:
                 **context,
             )
 
-    @made.api_route("/health", methods=READ)
+    @routes.api_route("/health", methods=READ)
     def health() -> JSONResponse:
         """The server is up; 'results' is the state of the file: readable, busy, missing or
         broken."""
@@ -236,14 +236,14 @@ def router(site: Site) -> APIRouter:
             state, message = site.fault(error)
             return JSONResponse({"status": "ok", "results": state, "message": message})
 
-    return made
+    return routes
 
 
 def _night(reader: Reader, name: str) -> dict[str, Any]:
     """The page of a night, with pictures from this server."""
-    found = night_records.load(reader.frame, name)
-    assert found is not None
-    return night.context(found, reader.frame, _picture_links)
+    record = night_records.load(reader.frame, name)
+    assert record is not None
+    return night.context(record, reader.frame, _picture_links)
 
 
 def _picture_links(questions: pd.DataFrame) -> dict[str, str]:
@@ -255,49 +255,49 @@ def _picture_links(questions: pd.DataFrame) -> dict[str, str]:
 def _board(
     reader: Reader, suite: str, benchmark: str, wanted: dict[str, str], window: int
 ) -> dict[str, Any]:
-    known = board.suites(reader)
-    suite = chosen_from("suite", suite, known)
+    names = board.suites(reader)
+    suite = chosen_from("suite", suite, names)
     folders = board.benchmarks(reader, suite) if suite else []
     ids = [b["benchmark_id"] for b in folders]
     every = (
         ids
         if not benchmark or benchmark in ids
-        else [b["benchmark_id"] for s in known for b in board.benchmarks(reader, s)]
+        else [b["benchmark_id"] for s in names for b in board.benchmarks(reader, s)]
     )
     chosen_from("benchmark", benchmark, every)
     benchmark = benchmark if benchmark in ids else (ids[0] if ids else "")
     newest = board.newest_runs(reader, suite, benchmark)
     latest = board.widest(newest)
     chosen, options, replaced = board.choose(board.cells(reader, latest) if latest else [], wanted)
-    asked, also = (
+    scored, also = (
         board.nights_asked(reader, suite, benchmark, window),
         [r["run_id"] for r in newest],
     )
-    found = board.numbers(reader, chosen, asked, also)
+    estimates = board.numbers(reader, chosen, scored, also)
     if replaced:  # the newest run lacks it; an older one may have it
         cell = chosen | {name: value for name, value in wanted.items() if value}
-        older = board.numbers(reader, cell, asked, also)
+        older = board.numbers(reader, cell, scored, also)
         if len(older):
             options = {name: sorted({*options[name], cell[name]}) for name in options}
-            chosen, found, replaced = cell, older, []
+            chosen, estimates, replaced = cell, older, []
         for name in replaced:
             if not _anywhere(reader, name, wanted[name]):
                 raise Refused(one_of(name, wanted[name], options[name]))
-    rows = board.table(newest, found, chosen["metric"])
+    rows = board.table(newest, estimates, chosen["metric"])
     times = board.nights_of(reader, window)
-    past = board.history(asked, found)
+    past = board.history(scored, estimates)
     order = [r["model"] for r in rows]
     return {
         "suite": suite,
         "unit": suites.named(suite).cluster_unit,
-        "suites": known,
+        "suites": names,
         "benchmark": benchmark,
         "benchmarks": folders,
         "chosen": chosen,
         "options": options,
         "replaced": [f"{name} {wanted[name]!r}" for name in replaced],
         "rows": rows,
-        "lacking": board.lacking(newest, found),
+        "lacking": board.lacking(newest, estimates),
         "past": past,
         "newest": board.as_rows(past.tail(NEWEST)),
         "plots": over_nights.trends(past, times, chosen["metric"], order),
@@ -321,6 +321,6 @@ def _anywhere(reader: Reader, name: str, value: str) -> bool:
 def _changes(past: pd.DataFrame) -> dict[str, float]:
     """model -> its value in its newest night minus that of the night before; 0 if it was
     unchanged."""
-    known = past.dropna(subset=["value"])
-    changes = known.groupby("model")["value"].diff().groupby(known["model"]).last()
+    with_value = past.dropna(subset=["value"])
+    changes = with_value.groupby("model")["value"].diff().groupby(with_value["model"]).last()
     return {str(model): float(change) for model, change in changes.dropna().items()}

@@ -38,9 +38,9 @@ _SIGNS = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"RIFF": "imag
 
 def question_router(site: Site) -> APIRouter:
     """The routes of these pages."""
-    made = APIRouter()
+    routes = APIRouter()
 
-    @made.api_route("/questions", methods=READ)
+    @routes.api_route("/questions", methods=READ)
     def browse(
         request: Request,
         run: Text = "",
@@ -69,7 +69,7 @@ def question_router(site: Site) -> APIRouter:
                 }
             return site.html("questions.html.j2", layout.QUESTIONS, **context)
 
-    @made.api_route("/questions/{run}/{task}/{item_id}", methods=READ)
+    @routes.api_route("/questions/{run}/{task}/{item_id}", methods=READ)
     def one_question(
         run: str,
         task: str,
@@ -80,16 +80,16 @@ def question_router(site: Site) -> APIRouter:
         with site.results.reading() as reader:
             chosen = _known(reader, run)
             wanted = (task, item_id if abs(item_id) < 2**63 else -1, test)
-            [found] = question.load(reader, chosen, [wanted])
-            if found is None or not found["tests"]:
+            [loaded] = question.load(reader, chosen, [wanted])
+            if loaded is None or not loaded["tests"]:
                 raise Missing(
                     "question", f"{task}/{item_id}", [], layout.url("/questions", run=run)
                 )
-            chosen_from("test", found["test"], found["tests"])
+            chosen_from("test", loaded["test"], loaded["tests"])
             if not back.startswith("/questions?"):
                 back = layout.url("/questions", run=run, task=task)
             given = dict(parse_qsl(urlsplit(back).query))
-            cell = {"task": task, "test": found["test"]}
+            cell = {"task": task, "test": loaded["test"]}
             selection, _, _ = _selection(reader, chosen, given | cell)
             before, after = questions.neighbours(reader, chosen, selection, item_id)
             others = [
@@ -99,7 +99,7 @@ def question_router(site: Site) -> APIRouter:
             ]
             context: dict[str, Any] = {
                 "run": chosen,
-                "q": found,
+                "q": loaded,
                 "others": others,
                 "back": back,
                 "before": before,
@@ -109,11 +109,11 @@ def question_router(site: Site) -> APIRouter:
             return site.html(
                 "question.html.j2",
                 layout.QUESTIONS,
-                title=f"Question {found['item'].get('source_id') or item_id}",
+                title=f"Question {loaded['item'].get('source_id') or item_id}",
                 **context,
             )
 
-    @made.api_route("/pictures/{benchmark}/{image_id}", methods=READ)
+    @routes.api_route("/pictures/{benchmark}/{image_id}", methods=READ)
     def picture(benchmark: str, image_id: str) -> Response:
         with site.results.reading() as reader:
             sql = "SELECT png FROM previews WHERE benchmark_id = ? AND image_id = ? LIMIT 1"
@@ -131,7 +131,7 @@ def question_router(site: Site) -> APIRouter:
             headers={"Cache-Control": "private, max-age=3600", "Content-Disposition": "inline"},
         )
 
-    @made.api_route("/compare", methods=READ)
+    @routes.api_route("/compare", methods=READ)
     def beside(a: Text = "", b: Text = "", cell: Text = "", page: Page = 1) -> HTMLResponse:
         with site.results.reading() as reader:
             old, new = (_known(reader, r) if r else None for r in (a, b))
@@ -149,14 +149,14 @@ def question_router(site: Site) -> APIRouter:
                 context["asked"] = suites.named(old["suite"])
             return site.html("compare.html.j2", layout.COMPARE, title="Compare two runs", **context)
 
-    return made
+    return routes
 
 
 def _known(reader: Reader, run_id: str) -> Row:
-    found = runs.one(reader, run_id[:200])
-    if found is None:
+    run = runs.one(reader, run_id[:200])
+    if run is None:
         raise Missing("run", run_id, near(run_id, runs.ids(reader), "/questions?run="), "/runs")
-    return found
+    return run
 
 
 def _run(reader: Reader, run_id: str, model: str) -> Row | None:

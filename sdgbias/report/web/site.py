@@ -39,12 +39,12 @@ class Refused(Exception):
     """An invalid parameter; the message lists the valid values."""
 
 
-def near(name: str, known: Iterable[str], prefix: str, suffix: str = "") -> list[tuple[str, str]]:
+def near(name: str, names: Iterable[str], prefix: str, suffix: str = "") -> list[tuple[str, str]]:
     """(name, address) of the names most similar to ``name``, nearest first; nothing for ''."""
     from urllib.parse import quote
 
-    found = difflib.get_close_matches(name, list(known), n=6, cutoff=0.4) if name else []
-    return [(f, f"{prefix}{quote(f, safe='')}{suffix}") for f in found]
+    matches = difflib.get_close_matches(name, list(names), n=6, cutoff=0.4) if name else []
+    return [(f, f"{prefix}{quote(f, safe='')}{suffix}") for f in matches]
 
 
 @dataclass(frozen=True)
