@@ -188,10 +188,10 @@ def metric_rows(
 
 
 def _letters(joined: pd.DataFrame) -> Iterator[stats.ValueColumn]:
-    """The metrics of each letter."""
+    """The metrics of each letter; the answers that name none are `unparsed_rate`."""
     gold, answer = (joined[name].to_numpy(dtype=str) for name in ("answer", "pred"))
     methods = joined["method"]
-    for letter in sorted(set(gold) | set(answer)):
+    for letter in sorted((set(gold) | set(answer)) - {""}):
         right, chosen = gold == letter, (answer == letter).astype(float)
         answered = methods.isin(methods[right | (chosen > 0)]).to_numpy()
         yield stats.ValueColumn(f"share_{letter}", np.where(answered, chosen, np.nan))

@@ -11,6 +11,29 @@ from sdgbias.suites.suite import StoredScores
 N = 40
 
 
+def test_an_answer_that_names_no_option_has_no_share_of_its_own() -> None:
+    items = pd.DataFrame(
+        {
+            "item_id": range(N),
+            "cluster_id": [f"c{i}" for i in range(N)],
+            "answer": ["A", "B"] * (N // 2),
+            "groups": ["{}"] * N,
+        }
+    )
+    cells = pd.DataFrame({"item_id": range(N), "view": "full", "key": map(str, range(N))})
+    scores = pd.DataFrame({"key": cells["key"], "logits": [[1.0, 0.0]] * N})
+    answers = pd.DataFrame({"item_id": range(N), "task": "mcq", "test": "T5", "split": "test"})
+    answers = answers.assign(method="full_generated", pred=["A", ""] * (N // 2), correct=False)
+
+    rows = own.metric_rows(items, answers, StoredScores(cells, scores, pd.DataFrame()))
+
+    shares = rows[(rows["test"] == "all") & rows["metric"].str.startswith("share_")]
+    assert dict(zip(shares["metric"], shares["value"], strict=True)) == {
+        "share_A": 0.5,
+        "share_B": 0.0,
+    }
+
+
 def test_image_free_answers_count_prompts_and_say_where_these_are_too_few() -> None:
     """Forty pictures, one question: without the picture it is one prompt."""
     items = pd.DataFrame(
