@@ -154,6 +154,7 @@ def test_equal_neighbours_are_one_plateau_and_thin_steps_none() -> None:
     meet = around(steps, 4.0)
     assert meet is not None
     assert (meet.value, meet.low, meet.high) == (0.5, 4.0, 6.0)
+    assert around(steps, 6.0) == meet  # also at the end of the line
     assert best(Steps(np.array([1.0, 1.0]), np.array([0.3]))) is None
 
 
