@@ -63,7 +63,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Batch:
+class Measurement:
     """Samples of the same answers, clustered alike, to be reduced in the groups of a level in one
     pass."""
 
@@ -115,7 +115,7 @@ class Call:
     methods: Callable[[TaskOutcome], Iterable[str]] | Sequence[str] = every
     versus: Sequence[str] = ("",)
     suffix: str = ""
-    statistic: Callable[[Batch], Iterable[StudyRow]] = field(default_factory=lambda: means)
+    statistic: Callable[[Measurement], Iterable[StudyRow]] = field(default_factory=lambda: means)
     clusters: Callable[[TaskOutcome, str, str], tuple[str, ...]] = units
     tested: bool = False
     family: str = ""
@@ -136,7 +136,9 @@ class Call:
         for names, alike in samples.items():
             clusters = [o.codes(name) for name in names]
             for level in o.grouped(self.by):
-                yield from self.statistic(Batch(study, self, o, level, clusters, alike, settings))
+                yield from self.statistic(
+                    Measurement(study, self, o, level, clusters, alike, settings)
+                )
 
 
 class Study(NamedTuple):
@@ -215,107 +217,107 @@ def depths(o: TaskOutcome) -> Iterator[Level]:
 # statistics
 
 
-def means(b: Batch) -> Iterator[StudyRow]:
+def means(m: Measurement) -> Iterator[StudyRow]:
     """The mean of the values in each group, or of their differences. Groups without a row are left
     out, unless they are declared."""
-    for s, by_group in b.measured():
-        for i in range(len(by_group.n)) if b.level.declared else np.flatnonzero(by_group.n > 0):
+    for s, by_group in m.measured():
+        for i in range(len(by_group.n)) if m.level.declared else np.flatnonzero(by_group.n > 0):
             more: dict[str, Any] = {"p": float(by_group.p[i])}
-            if by_group.small[i] and b.level.smallest > 1:
+            if by_group.small[i] and m.level.smallest > 1:
                 more["missing_reason"] = FEWER
-            yield b.row(s, by_group.metric, by_group.estimate(int(i)), int(i), **more)
+            yield m.row(s, by_group.metric, by_group.estimate(int(i)), int(i), **more)
 
 
-def mde(b: Batch) -> Iterator[StudyRow]:
+def mde(m: Measurement) -> Iterator[StudyRow]:
     """The minimum detectable effect of the test of each mean."""
-    for s, by_group in b.measured():
+    for s, by_group in m.measured():
         for i in np.flatnonzero(by_group.n > 0):
             e = stats.Estimate(by_group.test(int(i)).mde, int(by_group.n[i]))
-            yield b.row(s, "mde", e, int(i), note="two-sided 5 %, power 80 %")
+            yield m.row(s, "mde", e, int(i), note="two-sided 5 %, power 80 %")
 
 
-def mcnemar(b: Batch) -> Iterator[StudyRow]:
+def mcnemar(m: Measurement) -> Iterator[StudyRow]:
     """The mean difference of right and wrong with the p of a sign test, in which each cluster has
     one vote."""
-    for s, by_group in b.measured():
+    for s, by_group in m.measured():
         _, change = s.difference()
         for i in np.flatnonzero(by_group.n > 0):
-            rows = (b.level.code == i) & ~np.isnan(change)
-            votes = stats.net_signs(change[rows], b.clusters[by_group.way[i]][rows])
+            rows = (m.level.code == i) & ~np.isnan(change)
+            votes = stats.net_signs(change[rows], m.clusters[by_group.way[i]][rows])
             up, down = ((change[rows] > 0).sum(), (change[rows] < 0).sum())
             note = f"{up} better, {down} worse; by place {votes[0]} to {votes[1]}"
             p = stats.sign_test(*votes)
-            yield b.row(s, "mcnemar", by_group.estimate(int(i)), int(i), p=p, note=note)
+            yield m.row(s, "mcnemar", by_group.estimate(int(i)), int(i), p=p, note=note)
 
 
-def across_countries(b: Batch) -> Iterator[StudyRow]:
+def across_countries(m: Measurement) -> Iterator[StudyRow]:
     """The mean difference with the standard error of places within countries, its p by country, and
     the minimum detectable effect."""
-    if not (b.o.items["country"] != "").any():
+    if not (m.o.items["country"] != "").any():
         return
-    for s in b.samples:
+    for s in m.samples:
         metric, difference = s.difference()
-        estimate, note = stats.two_way(difference, b.o.place, b.o.country, "difference")
-        test = stats.paired(difference, b.o.country, "difference")
-        yield b.row(s, f"{metric}{b.call.suffix}", estimate, p=test.p, note=note)
-        yield b.row(s, "mde", stats.Estimate(test.mde, test.estimate.n), note=note)
+        estimate, note = stats.two_way(difference, m.o.place, m.o.country, "difference")
+        test = stats.paired(difference, m.o.country, "difference")
+        yield m.row(s, f"{metric}{m.call.suffix}", estimate, p=test.p, note=note)
+        yield m.row(s, "mde", stats.Estimate(test.mde, test.estimate.n), note=note)
 
 
-def distinct(b: Batch) -> Iterator[StudyRow]:
+def distinct(m: Measurement) -> Iterator[StudyRow]:
     """Number of distinct values in each group: the effective n where many rows share a prompt."""
-    inside = b.level.code >= 0
-    for s in b.samples:
+    inside = m.level.code >= 0
+    for s in m.samples:
         for metric, values in s.values.items():
-            by_group = pd.Series(values[inside]).groupby(b.level.code[inside])
+            by_group = pd.Series(values[inside]).groupby(m.level.code[inside])
             for i, many, n in by_group.agg(["nunique", "size"]).itertuples():
-                yield b.row(s, metric, stats.Estimate(float(many), int(n)), int(i))
+                yield m.row(s, metric, stats.Estimate(float(many), int(n)), int(i))
 
 
-def macro(b: Batch) -> Iterator[StudyRow]:
+def macro(m: Measurement) -> Iterator[StudyRow]:
     """The mean over groups of their means, each group weighing the same."""
     whole_of: dict[str, Any] = {"attribute": "", "group": "", "indicator": "all"}
-    for s in b.samples:
+    for s in m.samples:
         for metric, values in s.values.items():
-            each = [stats.macro(values, b.level.code, unit, b.call.kind) for unit in b.clusters]
-            yield b.row(s, f"{metric}{b.call.suffix}", stats.widest(each), **whole_of)
+            each = [stats.macro(values, m.level.code, unit, m.call.kind) for unit in m.clusters]
+            yield m.row(s, f"{metric}{m.call.suffix}", stats.widest(each), **whole_of)
 
 
-def last_minus_first(b: Batch) -> Iterator[StudyRow]:
+def last_minus_first(m: Measurement) -> Iterator[StudyRow]:
     """The difference of the means of the last and the first group."""
-    last, other = len(b.level.columns) - 1, b.level.columns[0]["group"]
-    for s in b.samples:
+    last, other = len(m.level.columns) - 1, m.level.columns[0]["group"]
+    for s in m.samples:
         metric, values = s.difference()
-        first, most = (values[b.level.code == at] for at in (0, last))
+        first, most = (values[m.level.code == at] for at in (0, last))
         if len(first) and len(most):
             e = stats.Estimate(float(most.mean() - first.mean()), len(first) + len(most))
-            yield b.row(s, f"{metric}{b.call.suffix}", e, last, other=other, x=float("nan"))
+            yield m.row(s, f"{metric}{m.call.suffix}", e, last, other=other, x=float("nan"))
 
 
-def disparity(b: Batch) -> Iterator[StudyRow]:
+def disparity(m: Measurement) -> Iterator[StudyRow]:
     """How far the groups lie apart: of a pair their difference, of more the largest minus the
     smallest mean; of a compared method, the change of its size. No value where a group is too
     small, or where no answer is right: 0 would read as fairness."""
-    has_group, groups = b.level.code >= 0, len(b.level.columns)
+    has_group, groups = m.level.code >= 0, len(m.level.columns)
     if groups < 2:
         return
     by_method: dict[object, Floats] = {}
-    for s in b.samples:
+    for s in m.samples:
         for name, given in ((s.columns["versus"], s.before), (s.columns["method"], s.values)):
             if given:
                 [values] = given.values()
                 by_method[name] = values[has_group]
     at = {name: i for i, name in enumerate(by_method)}
-    fewest = int(np.bincount(b.level.code[has_group], minlength=groups).min())
-    small = b.level.declared and fewest < b.level.smallest
+    fewest = int(np.bincount(m.level.code[has_group], minlength=groups).min())
+    small = m.level.declared and fewest < m.level.smallest
     absent = {
         name: FEWER if small else NONE_RIGHT
         for name, values in by_method.items()
         if small or not np.nansum(values)
     }
-    means_of = None if small else _resampled(b, has_group, list(by_method.values()))
-    for (group, other), reduction in _reductions(b.level).items():
+    means_of = None if small else _resampled(m, has_group, list(by_method.values()))
+    for (group, other), reduction in _reductions(m.level).items():
         of_each = None if means_of is None else stats.disparity(means_of, reduction)
-        for s in b.samples:
+        for s in m.samples:
             of, versus = s.columns["method"], s.columns["versus"]
             e, p = stats.nothing(fewest), float("nan")
             reason = absent.get(of) or absent.get(versus)
@@ -324,21 +326,21 @@ def disparity(b: Batch) -> Iterator[StudyRow]:
                 if versus:
                     gap = stats.disparity_change(of_each.take([at[versus]]), gap)
                 e, p = gap.estimate(), float(gap.p[0])
-                if b.level.declared:  # of people: n is that of the smaller group
+                if m.level.declared:  # of people: n is that of the smaller group
                     e = replace(e, n=fewest)
             more: dict[str, Any] = {"missing_reason": reason or FEWER} if np.isnan(e.value) else {}
             metric = "disparity_change" if versus else "disparity"
-            yield b.row(s, metric, e, p=p, group=group, other=other, **more)
+            yield m.row(s, metric, e, p=p, group=group, other=other, **more)
 
 
-def _resampled(b: Batch, rows: Bools, columns: Sequence[Floats]) -> stats.GroupMeans:
+def _resampled(m: Measurement, rows: Bools, columns: Sequence[Floats]) -> stats.GroupMeans:
     """The means of some rows' columns in each group of a level, and of resampled clusters."""
     return stats.group_means(
         np.stack(columns, axis=1),
-        b.level.code[rows],
-        b.clusters[0][rows],
-        draws=b.settings.bootstrap,
-        seed=b.settings.seed,
+        m.level.code[rows],
+        m.clusters[0][rows],
+        draws=m.settings.bootstrap,
+        seed=m.settings.seed,
     )
 
 
