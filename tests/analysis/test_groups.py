@@ -37,10 +37,6 @@ def _run(n: int = 40):  # type: ignore[no-untyped-def]
     return run_of(*cells)
 
 
-#: The difference of an attribute's groups.
-URBAN = {"attribute": "urban", "group": "urban", "other": "rural", "metric": "disparity"}
-
-
 def test_accuracy_and_lean_by_group() -> None:
     rows = STUDIES["groups"].rows(_run(), SETTINGS)
     rural = one(rows, test="T1", method="full", attribute="urban", group="rural", metric="accuracy")
@@ -110,13 +106,6 @@ def test_the_gap_of_one_half_between_two_groups_is_closed_by_cade(
     assert change["value"] == pytest.approx(0 - 0.5) and change["high"] < 0
 
 
-def test_tests_side_by_side_give_what_each_gives_alone() -> None:
-    both, alone = _run(), run_of(next(iter(_run().cells.values())))
-    pick = {"test": "T1", "method": "full", **URBAN}
-    a, b = (one(STUDIES["groups"].rows(r, SETTINGS), **pick) for r in (both, alone))
-    assert (a["low"], a["high"]) == pytest.approx((b["low"], b["high"]))
-
-
 def test_a_row_of_an_unknown_group_is_in_no_intersection() -> None:
     items = mcq_cell(
         {"full": [A] * 4},
@@ -128,15 +117,6 @@ def test_a_row_of_an_unknown_group_is_in_no_intersection() -> None:
     assert [c["group"] for c in level.columns] == ["rural x poorest", "urban x middle"] and list(
         level.code
     ) == [1, -1, 0, -1]
-
-
-def test_small_groups_are_shown_without_a_value() -> None:
-    rows = STUDIES["groups"].rows(_run(10), SETTINGS)
-    rural = one(rows, test="T1", method="full", attribute="urban", group="rural", metric="accuracy")
-    assert (
-        np.isnan(rural["value"]) and rural["n"] == 10 and rural["missing_reason"] == "fewer than 20"
-    )
-    assert np.isnan(one(rows, test="T1", method="full", **URBAN)["value"])
 
 
 def test_of_a_model_without_pictures_the_view_with_most_evidence_is_compared() -> None:

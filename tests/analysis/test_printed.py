@@ -4,13 +4,12 @@ the three places where it doesn't."""
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
 from sdgbias.analysis.paper import printed as paper
 from sdgbias.methods.search import RANGES
-from sdgbias.types import LETTERS, PILLARS, TOLERANCES, Task
+from sdgbias.types import PILLARS, TOLERANCES, Task
 
 TESTS = ("T1", "T2", "T3", "T4", "T5")
 OPEN = tuple(r["model"] for r in paper.rows("models") if r["access"] == "open")
@@ -33,11 +32,6 @@ def mean(values: list[float]) -> float:
 
 # -- the files
 # ----------------------------------------------------------------------
-
-
-def test_every_item_with_numbers_has_a_file() -> None:
-    tables = [f"table_{x}" for x in "123abcdefghijkl"]
-    assert sorted([*tables, *(f"figure_{n}" for n in (3, 4, 5, 7, 8)), "claims"]) == FILES
 
 
 @pytest.mark.parametrize("item", FILES)
@@ -65,12 +59,6 @@ def test_values_are_the_printed_digits(item: str) -> None:
             ), line
 
 
-def test_models_are_in_the_registry() -> None:
-    registry = Path(__file__).resolve().parents[2] / "registry" / "models"
-    assert len(paper.names()) == 13 and len(OPEN) == 10
-    assert all((registry / f"{model}.yaml").is_file() for model in paper.names())
-
-
 def test_a_question_with_two_answers_is_refused() -> None:
     with pytest.raises(ValueError, match="table_h: .* lines fit"):
         paper.find("table_h", model="llava-1.5-7b")
@@ -90,28 +78,6 @@ def test_table_a_sums_and_fives() -> None:
         assert sum(parts) == value("table_a", task=task, pillar="all") == total
     assert all(value("table_a", task="mcq", pillar=p) % 5 == 0 for p in PILLARS)
     assert sum(value("table_a", task="mcq", pillar=p) / 5 for p in PILLARS) == 100_000
-
-
-def test_table_b_rows_and_the_share_of_b() -> None:
-    rows = [
-        round(sum(100 * value("table_b", pillar=p, column=c) for c in LETTERS), 2) for p in PILLARS
-    ]
-    assert rows == [
-        100.00,
-        100.00,
-        100.01,
-    ]  # the first place where the print doesn't add up: rounding
-    weights = [value("table_a", task="mcq", pillar=p) / 500_000 for p in PILLARS]
-    b = sum(
-        w * value("table_b", pillar=p, column="B") for w, p in zip(weights, PILLARS, strict=True)
-    )
-    best = sum(
-        w * max(value("table_b", pillar=p, column=c) for c in LETTERS)
-        for w, p in zip(weights, PILLARS, strict=True)
-    )
-    assert b == pytest.approx(0.396, abs=5e-4) and best == pytest.approx(0.399, abs=5e-4)
-    cells = [a for model in OPEN for a in accuracy(model, "full")]
-    assert len(cells) == 50 and sum(a < 0.396 for a in cells) == 18
 
 
 @pytest.mark.parametrize("model", OPEN)

@@ -28,7 +28,7 @@ from sdgbias.suites.extra_prompts import choose
 
 ROOT = entries.find_root()
 MCQ, REGRESSION = 2, 1
-MORE = "table_j,content_free"  # prompts of other lengths, and shared ones
+MORE = "table_j,paraphrases"  # prompts of other lengths, and shared ones
 
 
 def printed(*costs: dict[str, Any], rate: float | None = None) -> str:
