@@ -70,7 +70,6 @@ SLOW = (
     "scoring/test_evaluate.py",
     "scoring/test_parity.py",
     "spec/test_backends.py",
-    "spec/test_branches.py",
     "spec/test_families.py",
     "spec/test_gpu_views.py",
     "spec/test_text_only.py",
