@@ -54,7 +54,6 @@ SLOW = (
     "engines/test_text_encoders.py",
     "engines/test_text_only.py",
     "engines/test_zero_shot.py",
-    "nightly/test_flow_defaults.py",
     "nightly/test_pages.py",
     "nightly/test_records.py",
     "nightly/test_regression.py",
