@@ -33,7 +33,7 @@ SLOW = {
     "nightly": "pages records regression run scenarios",
     "raw": "check images_build",
     "report": "build fairness layout pages wandb_log",
-    "scoring": "admission cost evaluate parity",
+    "scoring": "cost evaluate probes",
     "spec": "backends branches families gpu_views text_only",
 }
 
