@@ -30,10 +30,10 @@ SLOW = {
     "benchmark": "blocks card expectations items quality quality_defects quality_page release"
     " review",
     "engines": "head numbers processor templates text_encoders text_only zero_shot",
-    "nightly": "flow_defaults pages records regression run scenarios",
+    "nightly": "pages records regression run scenarios",
     "raw": "check images_build",
     "report": "build fairness layout pages wandb_log",
-    "scoring": "admission cost evaluate parity",
+    "scoring": "cost evaluate probes",
     "spec": "backends branches families gpu_views text_only",
 }
 
