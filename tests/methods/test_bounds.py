@@ -223,10 +223,10 @@ def test_between_and_fill() -> None:
 
 
 def test_two_that_are_level_are_both_possible() -> None:
-    """A and B lead with 0.4 each in every view; C, hidden below 0.2 in Full, can't pass them."""
+    """A and B lead with 0.4 each in every view; C is hidden in Q-only alone, which has no weight."""
     seen = between(np.log(np.array([[0.4, 0.4, np.nan]])), np.log(np.array([[0.4, 0.4, 0.2]])))
     known = exactly(np.log(np.array([[0.4, 0.4, 0.2]])))
-    v = verdict(seen, known, known, known, CadeParams(0.0, 0.0, 0.0, OFF))
+    v = verdict(known, known, known, seen, CadeParams(0.0, 0.0, 0.0, OFF))
     assert v.possible.tolist() == [[True, True, False]] and not v.certain[0]
 
 
