@@ -248,8 +248,8 @@ def _draw(over: threading.Event) -> None:
     from rich.text import Text
 
     console = Console(file=sys.stderr, soft_wrap=True, markup=False, emoji=False, highlight=False)
-    above = {"redirect_stdout": sys.stdout.isatty(), "redirect_stderr": True}
-    with Live(console=console, auto_refresh=False, transient=True, **above) as live:
+    is_tty = sys.stdout.isatty()  # what is piped must not land on the terminal
+    with Live(console=console, auto_refresh=False, transient=True, redirect_stdout=is_tty) as live:
         while True:
             line = " | ".join(map(text, _lines()))
             live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
