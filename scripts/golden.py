@@ -17,7 +17,8 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from io import BytesIO
 from pathlib import Path
@@ -50,7 +51,7 @@ TOLERANCES = (
     dict.fromkeys(COUNTS, 0.0) | dict.fromkeys(VALUES, 1e-12) | dict.fromkeys(INTERVALS, 1e-9)
 )
 #: Benchmarks that are counted -> clusters, multiple-choice and regression questions.
-SIZES = {"full size": (117_644, 100_000, 50_000), "a thirtieth": (4_000, 3_300, 1_600)}
+SIZES = {"full size": (117_644, 100_000, 50_000), "a hundredth": (1_200, 1_000, 500)}
 #: Tables of a benchmark that results are computed from.
 TABLES = ("benchmark.json", "items*.parquet", "people.parquet", "quarantine.parquet")
 
@@ -66,22 +67,11 @@ def settings_of(run: Mapping[str, Any]) -> EvalSettings:
     return EvalSettings(**settings | {"passes": tuple(settings.get("passes", ()))})
 
 
-class _Blank(Mapping[str, tuple[bytes, ...]]):
+def blank_pictures() -> Mapping[str, tuple[bytes, ...]]:
     """One grey picture in place of all: the previews of questions, which no number depends on."""
-
-    def __init__(self) -> None:
-        png = BytesIO()
-        Image.new("RGB", (8, 8), "grey").save(png, "PNG")
-        self.pictures = (png.getvalue(),)
-
-    def __getitem__(self, image_id: str) -> tuple[bytes, ...]:
-        return self.pictures
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(())
-
-    def __len__(self) -> int:
-        return 0
+    png = BytesIO()
+    Image.new("RGB", (8, 8), "grey").save(png, "PNG")
+    return defaultdict(lambda: (png.getvalue(),))
 
 
 def stored_scores(name: str, near: float) -> StoredScores:
@@ -127,7 +117,7 @@ def publish(results: Path, name: str, run: Mapping[str, Any]) -> None:
         scored = varied(benchmark, scored, results.parent / name)
         benchmark = results.parent / name
         card = card | {"benchmark_id": f"{card['benchmark_id']}-varied"}
-    tables = suite.tables(benchmark, scored, settings, _Blank(), silent)
+    tables = suite.tables(benchmark, scored, settings, blank_pictures(), silent)
     tables["scores"] = scored.cells.merge(scored.scores, on="key").drop(columns="key")
     config = suite.identity(settings) | suite.noted(card)
     config |= {"gives_scores": run["gives_scores"], "synthetic": True, "spec": run["spec"]}
@@ -143,13 +133,14 @@ def publish(results: Path, name: str, run: Mapping[str, Any]) -> None:
     store.publish(results, record, tables)
 
 
-def numbers(folder: Path) -> pd.DataFrame:
-    """Every number of every run, computed from the stored scores: rows by `KEY`, with n, clusters,
+def numbers(folder: Path, names: Collection[str]) -> pd.DataFrame:
+    """Every number of these runs, computed from the stored scores: rows by `KEY`, with n, clusters,
     value, p, p_adjusted, low, high; study 'cade': tuned parameters and the terms of the score."""
     results = folder / "results.duckdb"
-    for name, run in runs().items():
+    chosen = {name: run for name, run in runs().items() if name in names}
+    for name, run in chosen.items():
         publish(results, name, run)
-    analyse(results, list(runs()), STUDIES)
+    analyse(results, list(chosen), STUDIES)
     stored = store.query(results, "FROM numbers")
     params = store.query(results, "SELECT * FROM cade_params").melt(
         id_vars=["run_id", "task", "test"],
@@ -270,7 +261,7 @@ def digest(table: Path) -> str:
 def write_numbers(reason: str) -> None:
     path = FOLDER / "numbers.parquet"
     with tempfile.TemporaryDirectory() as folder:
-        after = numbers(Path(folder))
+        after = numbers(Path(folder), runs())
     lines = differences(pd.read_parquet(path), after) if path.exists() else []
     print("\n".join(lines[:200] or ["no number differs"]))
     after.to_parquet(path, compression="zstd", index=False)

@@ -21,62 +21,21 @@ from tests.builders.refusals import Refusal, refusal_of
 
 #: The files that take longest start first, the longest before all others, so that no worker is
 #: left alone with one of them at the end; see the table at the end of a run.
-LONGEST = (
-    "test_serve.py",
-    "test_readme_tour.py",
-    "test_flows.py",
-    "test_nights.py",
-    "test_bad_raw.py",
-    "test_own_suite.py",
-    "test_dvc.py",
-    "test_demo.py",
-)
-
+LONGEST = ["serve", "readme_tour", "flows", "nights", "bad_raw", "own_suite", "dvc", "demo"]
 #: Tests that drive whole commands belong to the slow tier, but for these.
-QUICK = ("test_commands.py", "test_models_lifecycle.py", "test_refusals.py")
+QUICK = ["commands", "models_lifecycle", "refusals"]
 #: Files elsewhere that take five seconds of CPU or more, of what a journey passes through as well.
-SLOW = (
-    "analysis/test_baselines.py",
-    "analysis/test_paper_fairness.py",
-    "benchmark/test_blocks.py",
-    "benchmark/test_card.py",
-    "benchmark/test_expectations.py",
-    "benchmark/test_items.py",
-    "benchmark/test_quality.py",
-    "benchmark/test_quality_defects.py",
-    "benchmark/test_quality_page.py",
-    "benchmark/test_release.py",
-    "benchmark/test_review.py",
-    "engines/test_head.py",
-    "engines/test_numbers.py",
-    "engines/test_processor.py",
-    "engines/test_templates.py",
-    "engines/test_text_encoders.py",
-    "engines/test_text_only.py",
-    "engines/test_zero_shot.py",
-    "nightly/test_flow_defaults.py",
-    "nightly/test_pages.py",
-    "nightly/test_records.py",
-    "nightly/test_regression.py",
-    "nightly/test_run.py",
-    "nightly/test_scenarios.py",
-    "raw/test_check.py",
-    "raw/test_images_build.py",
-    "report/test_build.py",
-    "report/test_fairness.py",
-    "report/test_layout.py",
-    "report/test_pages.py",
-    "report/test_wandb_log.py",
-    "scoring/test_admission.py",
-    "scoring/test_cost.py",
-    "scoring/test_evaluate.py",
-    "scoring/test_parity.py",
-    "spec/test_backends.py",
-    "spec/test_branches.py",
-    "spec/test_families.py",
-    "spec/test_gpu_views.py",
-    "spec/test_text_only.py",
-)
+SLOW = {
+    "analysis": "baselines paper_fairness",
+    "benchmark": "blocks card expectations items quality quality_defects quality_page release"
+    " review",
+    "engines": "head numbers refusals templates text_only zero_shot",
+    "nightly": "pages records regression run scenarios",
+    "raw": "check images_build",
+    "report": "build fairness layout pages wandb_log",
+    "scoring": "cost evaluate probes",
+    "spec": "backends families gpu_views text_only",
+}
 
 for name, value in {
     "HF_HUB_OFFLINE": "1",
@@ -154,6 +113,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def _name(path: Path) -> str:
+    return path.stem.removeprefix("test_")
+
+
+def _slow(path: Path) -> bool:
+    """Whether all tests of a file are of the slow tier."""
+    if path.parent.name == "functional":
+        return _name(path) not in QUICK
+    return _name(path) in SLOW.get(path.parent.name, "").split()
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Files without a test of the tier that is asked for aren't imported, which takes seconds of
     every worker."""
@@ -166,20 +136,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return (tier == "not slow" and slow) or None
 
 
-def _slow(path: Path) -> bool:
-    """Whether all tests of a file are of the slow tier."""
-    if path.parent.name == "functional":
-        return path.name not in QUICK
-    return f"{path.parent.name}/{path.name}" in SLOW
-
-
 @pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The files that take longest first (with --dist loadfile); the slow tier is marked."""
     order = {name: number for number, name in enumerate(LONGEST)}
 
     def rank(item: pytest.Item) -> tuple[int, bool]:
-        return order.get(item.path.name, len(order)), item.path.parent.name != "functional"
+        return order.get(_name(item.path), len(order)), item.path.parent.name != "functional"
 
     items.sort(key=rank)  # stable: tests of a file, and files of the same rank, stay in order
     for item in items:
@@ -193,6 +156,7 @@ def _cpu() -> float:
 
 
 _BEFORE = [_cpu()]
+_COLLECTED: list[float] = []
 
 
 @pytest.hookimpl(wrapper=True)
@@ -215,40 +179,25 @@ def pytest_collection(session: pytest.Session) -> Generator[None, Any, Any]:
     return collected
 
 
-_COLLECTED: list[float] = []
-
-
 @pytest.hookimpl(optionalhook=True)  # of xdist, which the environment of vLLM has not
 def pytest_testnodedown(node: Any) -> None:
     _COLLECTED.append(getattr(node, "workeroutput", {}).get("collected", 0.0))
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """The 20 files and the 20 tests that took longest, their fixtures included: seconds on the
-    clock and of CPU."""
-    taken: Counter[str] = Counter()
-    cpu: Counter[str] = Counter()
+    """The 20 files and the 20 tests that took most CPU seconds, their fixtures included."""
+    files: Counter[str] = Counter()
     tests: Counter[str] = Counter()
-    each: Counter[str] = Counter()
     for reports in terminalreporter.stats.values():
         for report in reports:
             if isinstance(report, pytest.TestReport):
-                name = report.nodeid.partition("::")[0]
                 used = getattr(report, "cpu", 0.0)  # none from a worker that died
-                taken[name] += report.duration
-                cpu[name] += used
-                each[report.nodeid] += used
-                tests[name] += report.when == "call"
-    if len(taken) < 20:  # somebody runs the tests of what they change
+                files[report.nodeid.partition("::")[0]] += used
+                tests[report.nodeid] += used
+    if len(files) < 20:  # somebody runs the tests of what they change
         return
-    whole = f"{sum(taken.values()):,.0f} s, CPU {sum(cpu.values()):,.0f} s in {len(taken)} files"
-    terminalreporter.section(f"{whole}, the dearest")
-    for name, seconds in taken.most_common(20):
-        terminalreporter.write_line(
-            f"{seconds:8.1f} s  CPU {cpu[name]:6.1f} s  {tests[name]:4} tests  {name}"
-        )
-    terminalreporter.section("the tests with most CPU")
-    for name, seconds in each.most_common(20):
+    terminalreporter.section(f"CPU {sum(files.values()):,.0f} s in {len(files)} files, the dearest")
+    for name, seconds in [*files.most_common(20), *tests.most_common(20)]:
         terminalreporter.write_line(f"CPU {seconds:6.1f} s  {name}")
     if _COLLECTED:
         spent = ", ".join(f"{seconds:.1f}" for seconds in _COLLECTED)

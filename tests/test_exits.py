@@ -14,7 +14,7 @@ import pytest
 
 from sdgbias import store
 from sdgbias.files import json_object
-from tests.builders.commands import REPOSITORY, add_model
+from tests.builders.commands import REPOSITORY, add_model, environment
 from tests.builders.processes import end
 
 NIGHT = textwrap.dedent("""
@@ -33,7 +33,8 @@ NIGHT = textwrap.dedent("""
 """)
 
 
-@pytest.mark.parametrize("after_ms", [0, 50, 200])
+@pytest.mark.slow
+@pytest.mark.parametrize("after_ms", [0, 200])
 def test_the_child_of_a_killed_night_ends_and_publishes_nothing(
     after_ms: int, small_benchmark: Path, tmp_path: Path
 ) -> None:
@@ -44,11 +45,7 @@ def test_the_child_of_a_killed_night_ends_and_publishes_nothing(
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         cwd=REPOSITORY,
-        env={
-            **os.environ,
-            "PYTHONPATH": str(REPOSITORY),
-            "SDGBIAS_REGISTRY": str(tmp_path),
-        },
+        env=environment(tmp_path),
     )
     assert night.stdin is not None and night.stdout is not None
     night.stdout.readline()

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-SCRIPT = Path(__file__).parents[1] / "scripts" / "install.py"
-
-
-@pytest.fixture(scope="module")
-def install() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("install", SCRIPT)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from scripts import install
 
 
 def pip_config(folder: Path, text: str) -> list[str]:
@@ -37,7 +26,7 @@ def pip_config(folder: Path, text: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_the_settings_of_pip_become_those_of_uv(install: ModuleType, tmp_path: Path) -> None:
+def test_the_settings_of_pip_become_those_of_uv(tmp_path: Path) -> None:
     lines = pip_config(
         tmp_path,
         "[global]\nindex-url = https://packages.example/simple\n"
@@ -49,18 +38,15 @@ def test_the_settings_of_pip_become_those_of_uv(install: ModuleType, tmp_path: P
     assert settings["UV_INDEX"] == "https://a.example/simple https://b.example/simple"
     assert settings["UV_HTTP_TIMEOUT"] == "77"
     assert settings["UV_INDEX_STRATEGY"] == "unsafe-best-match"
+    set_for_uv = {"UV_DEFAULT_INDEX": "https://mine.example/simple"}
+    assert "UV_DEFAULT_INDEX" not in install.uv_settings(lines, set_for_uv)
 
 
-def test_what_is_set_for_uv_wins(install: ModuleType, tmp_path: Path) -> None:
-    lines = pip_config(tmp_path, "[global]\nindex-url = https://packages.example/simple\n")
-    given = {"UV_DEFAULT_INDEX": "https://mine.example/simple"}
-    assert "UV_DEFAULT_INDEX" not in install.uv_settings(lines, given)
-
-
+@pytest.mark.slow
 def test_without_uv_pip_installs_and_its_exit_code_counts(tmp_path: Path) -> None:
     """An environment that can get no package at all: uv can't be had, pip's error is shown."""
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), "--no-deps", "no-such-package-of-sdgbias"],
+        [sys.executable, install.__file__, "--no-deps", "no-such-package-of-sdgbias"],
         env={**os.environ, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path), "UV_OFFLINE": "1"},
         capture_output=True,
         text=True,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,12 +13,8 @@ from sdgbias.errors import StoreError
 
 def test_a_lock_is_held_by_one_and_its_word_is_given_to_the_next(tmp_path: Path) -> None:
     path = tmp_path / "lock"
-
-    def lock() -> AbstractContextManager[None]:
-        return locks.only_one(
-            path, lambda e: StoreError(f"unwritable: {e.strerror}"), StoreError, "night 7"
-        )
-
+    unwritable = lambda e: StoreError(f"unwritable: {e.strerror}")  # noqa: E731
+    lock = partial(locks.only_one, path, unwritable, StoreError, "night 7")
     with lock():
         assert locks.is_held(path)
         with pytest.raises(StoreError, match=r"^night 7$"), lock():
@@ -26,6 +22,5 @@ def test_a_lock_is_held_by_one_and_its_word_is_given_to_the_next(tmp_path: Path)
     assert not locks.is_held(path)
     assert locks.holder(path) == "night 7"
     with pytest.raises(StoreError, match="unwritable: Is a directory"):
-        path = tmp_path
-        with lock():
+        with locks.only_one(tmp_path, unwritable, StoreError, ""):
             pytest.fail("a folder is no lock")

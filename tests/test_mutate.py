@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import yaml
 
-SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "mutate.py"
+from scripts import mutate
+
+REPOSITORY = Path(__file__).resolve().parents[1]
 CODE = """def tall(height, limit):
     return height >= limit and not height < 0
 
@@ -34,24 +33,16 @@ def test_slow():
 """
 
 
-@pytest.fixture
-def mutate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+@pytest.mark.slow
+def test_verdicts_are_recorded_and_the_tree_stays_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "scripts").mkdir()
     (tmp_path / "house.py").write_text(CODE)
     (tmp_path / "test_house.py").write_text(TESTS)
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     monkeypatch.chdir(tmp_path)
-    spec = importlib.util.spec_from_file_location("mutate", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "mutate", module)
-    spec.loader.exec_module(module)
-    return module
 
-
-def test_verdicts_are_recorded_and_the_tree_stays_as_it_is(
-    mutate: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
     def row(name: str, old: str, new: str, test: str) -> dict[str, object]:
         tests = [f"test_house.py::{test}"]
         return {"id": name, "file": "house.py", "old": old, "new": new, "tests": tests}
@@ -75,11 +66,10 @@ def test_verdicts_are_recorded_and_the_tree_stays_as_it_is(
 
 
 def test_every_mutant_still_finds_its_line() -> None:
-    repository = SCRIPT.parents[1]
-    rows = yaml.safe_load((repository / "scripts" / "mutants.yaml").read_text(encoding="utf-8"))
+    rows = yaml.safe_load((REPOSITORY / mutate.TABLE).read_text("utf-8"))
     lost = [
         row["id"]
         for row in rows
-        if (repository / row["file"]).read_text(encoding="utf-8").count(row["old"]) != 1
+        if (REPOSITORY / row["file"]).read_text("utf-8").count(row["old"]) != 1
     ]
     assert len(rows) > 100 and lost == []

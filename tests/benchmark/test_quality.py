@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -22,7 +21,6 @@ from tests.builders.quality import (
     edit,
     only,
     put,
-    repeat_row,
     save,
 )
 from tests.builders.refusals import Refusal
@@ -98,16 +96,6 @@ def test_a_good_benchmark_passes(
     quality.run_gate(tmp_path, SUITES)
     assert report.path.read_bytes() == first, "same inputs, same bytes"
     assert capfd.readouterr() == ("", ""), "no progress bars, no logging"
-
-
-def test_a_task_without_questions_is_judged(tables: Tables, tmp_path: Path) -> None:
-    """sdgbias build --regression 0."""
-    tables["prompts"] = tables["prompts"].query("task != 'regression'")
-    tables["items_regression"] = tables["items_regression"].iloc[:0]
-
-    verdict = quality.run_gate(save(tables, tmp_path), SUITES).counts["items_regression"]
-
-    assert all(count == 0 for count in verdict.values())
 
 
 def test_a_passed_gate_holds_until_a_table_or_a_rule_changes(
@@ -211,23 +199,6 @@ def test_warnings_do_not_stop(tables: Tables, tmp_path: Path) -> None:
     assert "rule value-year-near broken 1 time(s)" in report.warnings[0]
 
 
-def test_a_split_by_place_is_what_the_build_wrote_down(tables: Tables, tmp_path: Path) -> None:
-    (tmp_path / "items_notes.json").write_text('{"split": "place"}', encoding="utf-8")
-    for name in ("items_mcq", "items_regression"):
-        tables[name]["split"] = tables[name]["split_place"]
-    suites = only(tmp_path, "split-by-id", "split-by-place")
-
-    report = quality.run_gate(save(tables, tmp_path), suites)
-
-    assert report.counts["items_mcq"] == {"columns-present": 0, "split-by-place": 0}
-
-
-def test_columns_beyond_the_format_do_no_harm(tables: Tables, tmp_path: Path) -> None:
-    tables["clusters"]["note"] = "mine"
-    repeat_row("clusters", cluster_id="AL-2010-5#-00000099")(tables)
-    quality.run_gate(save(tables, tmp_path), only(tmp_path, "cluster-id-unique"))
-
-
 def test_a_folder_of_people_is_judged_by_its_own_rules(
     tables: Tables, tmp_path: Path, refusal: Refusal
 ) -> None:
@@ -264,20 +235,12 @@ def test_near_duplicates_keep_the_first_cluster_in_any_order(
     items["item_id"] = items["item_id"].max() - items["item_id"]
     lost = sorted(str(i) for i in items.loc[alike].sort_values("cluster_id")["item_id"][1:])
     assert len(lost) == 2
-    for seed in (1, 2):
-        shuffled = items.sample(frac=1, random_state=seed)
-        suites = only(tmp_path / str(seed), "near-duplicate-item")
-        verdict = quality.check("items_mcq", shuffled, suites, tables)
-        assert verdict.quarantine["key"].tolist() == lost
-        assert sorted(shuffled["item_id"].astype(str).to_numpy()[~verdict.rows_ok]) == lost
-        assert set(verdict.quarantine["table"]) == {"items_mcq"}
-        assert np.flatnonzero(~verdict.rows_ok).size == 2
-
-
-def test_another_context_is_no_near_duplicate(tables: Tables, tmp_path: Path) -> None:
-    tables["images"]["image_group"] = tables["images"]["image_id"][0]
+    shuffled = items.sample(frac=1, random_state=1)
     suites = only(tmp_path, "near-duplicate-item")
-
-    verdict = quality.check("items_mcq", tables["items_mcq"], suites, tables)
-
-    assert verdict.counts["near-duplicate-item"] == 0
+    verdict = quality.check("items_mcq", shuffled, suites, tables)
+    assert verdict.quarantine["key"].tolist() == lost
+    assert sorted(shuffled["item_id"].astype(str).to_numpy()[~verdict.rows_ok]) == lost
+    assert set(verdict.quarantine["table"]) == {"items_mcq"}
+    images["image_group"] = images["image_id"].iloc[0]  # alike, in contexts of their own
+    items.loc[alike, "asset_index"] = [1.0, 2.0, 3.0]
+    assert quality.check("items_mcq", items, suites, tables).rows_ok[alike].all()

@@ -73,19 +73,16 @@ def release(tmp_path: Path) -> Make:
 
     def make(change: Change = lambda name, records: records, only: str = "") -> Path:
         folder = tmp_path / "release"
-        (folder / "data").mkdir(parents=True)
-        (folder / "images").mkdir()
-        for i in range(N):
-            (folder / "images" / f"{i:02d}.png").write_bytes(picture(i))
+        for name in ("data", "images"):
+            (folder / name).mkdir(parents=True)
+        for at in range(N):
+            (folder / "images" / f"{at:02d}.png").write_bytes(picture(at))
         for task, test in PARTS:
-            name = stem(task, test)
-            if name.startswith(only):
-                records = change(
-                    name, [(mcq if task is Task.MCQ else number)(i, test.value) for i in range(N)]
-                )
-                (folder / "data" / f"{name}.jsonl").write_text(
-                    "".join(json.dumps(r) + "\n" for r in records), encoding="utf-8"
-                )
+            if (name := stem(task, test)).startswith(only):
+                of_task = mcq if task is Task.MCQ else number
+                records = change(name, [of_task(at, test.value) for at in range(N)])
+                text = "".join(json.dumps(record) + "\n" for record in records)
+                (folder / "data" / f"{name}.jsonl").write_text(text, encoding="utf-8")
         return folder
 
     return make

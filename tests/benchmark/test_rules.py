@@ -1,16 +1,24 @@
-"""Single rules where a rule's arithmetic has edges of its own."""
+"""Rules: arithmetic with edges of its own, what is skipped and why, suites that can't be judged."""
 
 from __future__ import annotations
 
+import json
 import math
+import shutil
+from pathlib import Path
+from typing import Any
 
+import duckdb
 import pandas as pd
 import pytest
 
 from sdgbias.benchmark import quality
+from sdgbias.benchmark.draw import TABLE_B
+from sdgbias.benchmark.quality import rules
 from sdgbias.benchmark.quality.ranges import option_range, unit_range
 from sdgbias.benchmark.quality.stored import is_whole
-from tests.builders.quality import SUITES, Tables, picture
+from tests.builders.quality import SUITES, Tables, check, drop_column, picture
+from tests.builders.refusals import Refusal
 
 INF = math.inf
 
@@ -53,7 +61,7 @@ def judged(
     rule: str,
     options: tuple[str, str, str],
     unit: str = "% of people",
-    **more: object,
+    **more: Any,
 ) -> bool:
     """Whether the first question keeps a rule with these options."""
     texts = dict(zip(("option_a", "option_b", "option_c"), options, strict=True))
@@ -72,11 +80,8 @@ def judged(
         (("0-20", "20-40", "40-100"), "%", False),  # 20 and 40 lie in two
         (("at most 20", "20 or more", ""), "%", False),
         (("below 20", "more than 20", ""), "%", False),  # 20 lies in none
-        (
-            ("below 20 %", "20 % to under 30 %", "30 % to under 60 %"),
-            "%",
-            False,
-        ),  # nothing above 60
+        # nothing above 60
+        (("below 20 %", "20 % to under 30 %", "30 % to under 60 %"), "%", False),
         (("10 % to under 20 %", "20 % or more", ""), "%", False),  # nothing below 10
         (("below 0.5", "0.5 to under 1", "1"), "deaths", False),  # no top is known
     ],
@@ -86,21 +91,23 @@ def test_bins_cover(options: tuple[str, str, str], unit: str, holds: bool, good:
 
 
 @pytest.mark.parametrize(
-    ("value", "answer", "holds"),
+    ("values", "answer", "holds"),
     [
-        (19.99, "A", True),
-        (20.0, "A", False),
-        (20.0, "B", True),
-        (30.0, "B", False),
-        (30.0, "C", True),
-        (math.nan, "A", True),
-        (5, "Z", True),
+        ([19.99, math.nan], "A", True),
+        ([20.0], "A", False),
+        ([20.0], "B", True),
+        ([30.0], "B", False),
+        ([30.0], "C", True),
+        ([5], "Z", True),
     ],
 )
-def test_gold_lies_in_its_option(value: float, answer: str, holds: bool, good: Tables) -> None:
-    options, gold = ("below 20 %", "20 % to under 30 %", "30 % or more"), {"answer": answer}
-    items = good["items_mcq"]
-    assert judged(items, "gold-in-option", options, value=value, **gold) is holds
+def test_gold_lies_in_its_option(
+    values: list[float], answer: str, holds: bool, good: Tables
+) -> None:
+    options = ("below 20 %", "20 % to under 30 %", "30 % or more")
+    for value in values:
+        more = {"value": value, "answer": answer}
+        assert judged(good["items_mcq"], "gold-in-option", options, **more) is holds
 
 
 def test_the_context_is_the_second_line_of_a_prompt() -> None:
@@ -146,3 +153,148 @@ def test_whole_pictures(kind: str) -> None:
 def test_region_of_country(region: str, stratum: str, holds: bool, good: Tables) -> None:
     frame = good["series"].head(1).assign(region=region, iso3="ALB", stratum=stratum)
     assert (not broken("series", "region-of-country", frame)) is holds
+
+
+# -- what is judged
+
+
+def test_rules_across_tables_are_skipped_without_them_and_say_why(good: Tables) -> None:
+    verdict = quality.check("items_mcq", good["items_mcq"], SUITES)
+
+    assert verdict.skipped == {
+        "item-cluster-exists": "clusters isn't available",
+        "labels-of-cluster": "clusters isn't available",
+        "item-image-exists": "images isn't available",
+        "image-of-cluster": "images isn't available",
+        "modalities-of-image": "images.modalities isn't available",
+        "near-duplicate-item": "images isn't available",
+        "item-has-prompts": "prompts isn't available",
+        "value-from-series": "series isn't available",
+        "split-place-across-tasks": "items_regression isn't available",
+        "split-by-place": "the split is by id",
+    }
+    assert verdict.findings == ()
+
+
+def test_rules_about_pictures_are_skipped_without_them(tables: Tables, tmp_path: Path) -> None:
+    images = tables["images"]
+    texts = ("photo_id", "modalities", "tile_hash", "photo_hash", "shard")
+    counts = ("n_photos", "n_parts")
+    pending = [f"pending:{i:032x}" for i in range(len(images))]
+    blank = dict.fromkeys(texts, "") | dict.fromkeys(counts, 0)
+    tables["images"] = images.assign(image_id=pending, image_group=pending, **blank)
+
+    verdict = check("images", tables, tmp_path)
+
+    assert verdict.findings == ()
+    assert set(verdict.skipped.values()) == {"built with --no-images"}
+    about_bytes = {"image-stored", "image-id-is-sha256", "image-is-whole", "modalities-known"}
+    about_bytes |= {"photo-id-present", "photo-hash-present", "photo-count", "part-count"}
+    assert set(verdict.skipped) == about_bytes | {"tile-hash-format", "photo-hash-format"}
+
+
+def test_a_missing_column_is_named_and_the_rest_skipped(tables: Tables, tmp_path: Path) -> None:
+    drop_column("clusters", "women_bmi")(tables)
+
+    verdict = check("clusters", tables, tmp_path)
+
+    assert "women_bmi" in verdict.findings[0].message
+    assert set(verdict.skipped.values()) == {"a column is missing"}
+    assert len(verdict.skipped) == len(quality.load_rules("clusters", SUITES).rules)
+
+
+def changed_suite(tmp_path: Path, entry: Any) -> Path:
+    """The suites; of the second expectation on images these fields are others."""
+    folder = Path(shutil.copytree(SUITES, tmp_path / "expectations"))
+    suite = json.loads((folder / "images.json").read_text(encoding="utf-8"))
+    suite["expectations"][1].update(entry)
+    (folder / "images.json").write_text(json.dumps(suite), encoding="utf-8")
+    return folder
+
+
+SUITE_FAULTS: dict[str, dict[str, Any]] = {
+    "type": {"type": "expect_column_values_to_be_pretty"},
+    "column": {"kwargs": {"column": "ok_unheard"}},
+    "severity": {"meta": {"rule": "x", "severity": "fatal", "message": "x"}},
+    "rule given twice": {"meta": {"rule": "columns-present", "severity": "gate", "message": "x"}},
+    "no meta": {"meta": None},
+}
+SQL_FAULTS = {
+    "no comment": "n_parts >= 1;",
+    "severity in SQL": "-- part-count (fatal): a picture has parts\nn_parts >= 1;",
+    "rule given twice in SQL": "-- image-shared (gate): a picture has parts\nn_parts >= 1;",
+    "column in SQL": "-- more-parts (gate): a picture has parts\nn_bits >= 1;",
+    "view of other rows": "CREATE VIEW judged AS SELECT * FROM rows LIMIT 1;\n"
+    "-- more-parts (gate): a picture has parts\nn_parts >= 1;",
+}
+
+
+@pytest.mark.parametrize("fault", [*SUITE_FAULTS, *SQL_FAULTS, "no expectations"])
+def test_a_suite_that_can_not_be_judged_is_refused(
+    fault: str, good: Tables, tmp_path: Path, refusal: Refusal
+) -> None:
+    folder = changed_suite(tmp_path, SUITE_FAULTS.get(fault, {}))
+    if fault in SQL_FAULTS:
+        (folder / "images.sql").write_text(SQL_FAULTS[fault], encoding="utf-8")
+    if fault == "no expectations":
+        (folder / "images.json").write_text("{}", encoding="utf-8")
+    with refusal():
+        quality.check("images", good["images"], folder, good)
+
+
+def test_a_table_that_can_not_be_judged_is_refused(
+    tables: Tables, tmp_path: Path, refusal: Refusal
+) -> None:
+    with refusal("an unknown table"):
+        quality.check("photos", pd.DataFrame(), SUITES)
+    tables["clusters"]["water_index"] = "many"
+    with refusal("a column of another type"):
+        check("clusters", tables, tmp_path)
+
+
+def test_a_rule_of_another_type_is_judged_by_great_expectations(
+    good: Tables, tmp_path: Path
+) -> None:
+    """DuckDB has no condition for it, and it isn't passed over."""
+    mean = {
+        "type": "expect_column_mean_to_be_between",
+        "kwargs": {"column": "n_parts", "max_value": 0.5},
+        "meta": {"rule": "few-parts", "severity": "warn", "message": "few parts"},
+    }
+
+    found = quality.check("images", good["images"], changed_suite(tmp_path, mean), good)
+
+    [finding] = found.findings
+    assert (finding.rule, finding.count) == ("few-parts", 1)
+    assert finding.message == "few parts (observed 1.0)"
+
+
+def test_suites_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: Refusal
+) -> None:
+    monkeypatch.delenv("SDGBIAS_REGISTRY", raising=False)
+    monkeypatch.chdir(SUITES.parent / "tests")
+    assert quality.find_suites() == SUITES
+    with refusal():
+        quality.find_suites(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert quality.find_suites() == SUITES, "that of the checkout, in any folder"
+    (tmp_path / "registry" / "models").mkdir(parents=True)
+    monkeypatch.setenv("SDGBIAS_REGISTRY", str(tmp_path))
+    assert quality.find_suites() == SUITES, "a registry of one's own has no rules of its own"
+    own = tmp_path / "expectations" / "clusters.json"
+    own.parent.mkdir()
+    own.write_text("{}", encoding="utf-8")
+    assert quality.find_suites() == own.parent
+
+
+def test_the_gate_judges_answers_by_the_shares_of_the_papers_table_b() -> None:
+    definitions, _ = rules.read_sql(SUITES / "items_mcq.sql")
+    [shares_table] = [sql for sql in definitions if "TABLE label_shares" in sql]
+    with duckdb.connect() as con:
+        con.execute(shares_table)
+        gate_shares = con.sql("SELECT pillar, A, B, C FROM label_shares").fetchall()
+    assert {
+        pillar: tuple(float(share) for share in shares) for pillar, *shares in gate_shares
+    } == TABLE_B
+    assert all(sum(shares) == pytest.approx(100, abs=0.02) for shares in TABLE_B.values())
