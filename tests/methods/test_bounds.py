@@ -223,7 +223,7 @@ def test_between_and_fill() -> None:
 
 
 def test_two_that_are_level_are_both_possible() -> None:
-    """A and B lead with 0.4 each in every view; C is hidden in Q-only alone, which has no weight."""
+    """A and B lead with 0.4 each in every view; C is hidden in Q-only, which weighs nothing."""
     seen = between(np.log(np.array([[0.4, 0.4, np.nan]])), np.log(np.array([[0.4, 0.4, 0.2]])))
     known = exactly(np.log(np.array([[0.4, 0.4, 0.2]])))
     v = verdict(known, known, known, seen, CadeParams(0.0, 0.0, 0.0, OFF))
