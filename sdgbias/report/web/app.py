@@ -21,7 +21,6 @@ from starlette.staticfiles import StaticFiles
 from sdgbias.errors import StoreError, UsageError
 from sdgbias.report import layout
 from sdgbias.report.web import routes, routes_questions
-from sdgbias.report.web.kept import KeptPages
 from sdgbias.report.web.site import REPORT_POLICY, Missing, Refused, Site
 
 logger = logging.getLogger(__name__)
@@ -84,7 +83,6 @@ def create(site: Site, hosts: Iterable[str] = LOOPBACK) -> FastAPI:
             "/report", StaticFiles(directory=site.report, html=True, check_dir=False), name="report"
         )
     _say_no(app, site)
-    app.middleware("http")(KeptPages(site).answer)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)
 
     @app.middleware("http")
@@ -105,7 +103,7 @@ def _say_no(app: FastAPI, site: Site) -> None:
     def page(
         status: int, heading: str, message: str, headers: dict[str, str] | None = None, **more: Any
     ) -> HTMLResponse:
-        context = {"near": (), "every": "/", "retry": 0, **more}
+        context = {"every": "/", "retry": 0, **more}
         response = site.html(
             "error.html.j2",
             layout.ERROR,
@@ -120,7 +118,7 @@ def _say_no(app: FastAPI, site: Site) -> None:
 
     @app.exception_handler(Missing)
     def missing(request: Request, error: Missing) -> HTMLResponse:
-        return page(404, f"No such {error.what}", str(error), near=error.near, every=error.every)
+        return page(404, f"No such {error.what}", str(error), every=error.every)
 
     @app.exception_handler(Refused)
     def refused(request: Request, error: Refused) -> HTMLResponse:
