@@ -127,7 +127,7 @@ def router(site: Site) -> APIRouter:
             model_page = models.page(reader, name[:200], site.registry)
             if model_page is None:
                 raise Missing("model", name, "/models")
-            shown = {"title": name, "m": model_page, "directions": DIRECTIONS}
+            shown: dict[str, Any] = {"title": name, "m": model_page, "directions": DIRECTIONS}
             return site.html("model.html.j2", layout.MODELS, **shown)
 
     def of_report(page: layout.Page) -> HTMLResponse:
@@ -142,7 +142,12 @@ def router(site: Site) -> APIRouter:
                     else "The command sdgbias evaluate MODEL adds a run, and sdgbias analyse"
                     " its studies."
                 )
-                empty = {"heading": page.title, "message": sentence, "retry": 0, "every": "/"}
+                empty: dict[str, Any] = {
+                    "heading": page.title,
+                    "message": sentence,
+                    "retry": 0,
+                    "every": "/",
+                }
                 return site.html("error.html.j2", page, **empty)
             front = layout.Front(inline=True)
             answer = site.html(filled[0], page, front=front, **filled[1])
@@ -162,7 +167,11 @@ def router(site: Site) -> APIRouter:
             if suite:
                 chosen_from("suite", suite, board.suites(reader))
             listed = runs.listing(reader, page, model, suite)
-            shown = {"models": names, "suites": board.suites(reader), "listed": listed}
+            shown: dict[str, Any] = {
+                "models": names,
+                "suites": board.suites(reader),
+                "listed": listed,
+            }
             return site.html("runs.html.j2", layout.RUNS, model=model, suite=suite, **shown)
 
     @routes.api_route("/health", methods=READ)
