@@ -108,7 +108,7 @@ def test_pages_say_what_is_missing_and_why(folder: Path) -> None:
     assert "fake-optimist (planted): not analysed: sdgbias analyse" in text
     assert "fake-pessimist (planted): not analysed" not in text
     assert re.search(
-        r'<th scope="row">bcl</th><td>no val rows to tune on</td><td>choice</td>',
+        r'<th scope="row">vdd_tuned</th><td>no val rows to tune on</td><td>choice</td>',
         text,
     )
     assert "1 groups of fewer than 20 questions have no value" in read(folder, "groups.html")
