@@ -35,12 +35,32 @@ def analyse(
     again: Annotated[
         bool, Option("--again", help="Also analyse runs that were analysed with these settings.")
     ] = False,
+    encoder: Annotated[
+        str,
+        Option(
+            help=(
+                "Instead, map the stored answers about people to classes with this registered text"
+                " encoder, e.g. clip-text-vit-b32."
+            )
+        ),
+    ] = "",
     as_json: JsonOption = False,
 ) -> None:
     """Compute every study beyond the headline from stored scores.
 
     The studies are baselines, ablations, groups, harm and calibration; `sdgbias report` shows them.
+    Answers that another --encoder has read stand beside the packaged encoder's in `sdgbias
+    reproduce --paper fairness --table encoders`.
     """
+    if encoder:
+        from sdgbias.analysis.studies import rereading
+        from sdgbias.registry import entries
+
+        root = entries.find_root()
+        read = rereading.read_newest(results, entries.load(root, encoder), root, update)
+        onward = f"sdgbias reproduce --paper fairness --table encoders --results {results}"
+        typer.echo(f"{results}: {read}. Next: {onward}")
+        return
     from sdgbias.analysis import analyse as lab
     from sdgbias.analysis.rows import AnalysisSettings
 

@@ -214,8 +214,7 @@ def test_floor_is_the_entrys_or_nobodys(clip: Path, t5: Path) -> None:
 def test_people_read_takes_an_encoder_of_the_registry(
     clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`people read` calibrates an encoder without a floor and puts its reading beside the packaged
-    one."""
+    """An encoder without a floor is calibrated; its reading stands beside the packaged one's."""
     write_people_sample(tmp_path / "raw", 8, 3)
     build_people(tmp_path / "raw", tmp_path / "b")
     planted = ModelSpec(
@@ -245,11 +244,15 @@ def test_people_read_takes_an_encoder_of_the_registry(
     monkeypatch.setenv("SDGBIAS_REGISTRY", str(tmp_path))
 
     def run(*command: str) -> str:
-        return CliRunner().invoke(cli.app, ["people", *command], catch_exceptions=False).stdout
+        return (
+            CliRunner()
+            .invoke(cli.app, ["analyse", "--encoder", *command], catch_exceptions=False)
+            .stdout
+        )
 
     results = ("--results", str(tmp_path / "r.duckdb"))
-    assert "answers of 1 runs read by clip, floor" in run("read", "enc", *results)
-    assert "floor 1. Next: sdgbias" in run("read", "strict", *results)
+    assert "answers of 1 runs read by clip, floor" in run("enc", *results)
+    assert "floor 1. Next: sdgbias" in run("strict", *results)
     counts = [
         len(store.query(tmp_path / "r.duckdb", "FROM metrics WHERE method = ?", [m]))
         for m in ("full", "full:clip")

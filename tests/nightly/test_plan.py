@@ -79,7 +79,7 @@ def test_a_dry_run_says_what_the_night_then_does(
         "new sdg will be scored (cpu)",
         "then: analyse, gate, report, wandb",
         f"announce: not due: no webhook address in {plan.WEBHOOK}",
-        "skipped: 2 candidates, scored only when enabled: sdgbias models list --state candidate",
+        "skipped: 2 candidates, scored only when enabled: sdgbias models --state candidate",
         "the next `sdgbias models watch` probes 1 of them",
     }
     assert "of its own" not in said, "a reason each would hide those of the enabled models"
