@@ -29,12 +29,12 @@ SLOW = {
     "analysis": "baselines paper_fairness",
     "benchmark": "blocks card expectations items quality quality_defects quality_page release"
     " review",
-    "engines": "head numbers processor templates text_encoders text_only zero_shot",
-    "nightly": "flow_defaults pages records regression run scenarios",
+    "engines": "head numbers refusals templates text_only zero_shot",
+    "nightly": "pages records regression run scenarios",
     "raw": "check images_build",
     "report": "build fairness layout pages wandb_log",
     "scoring": "cost evaluate probes",
-    "spec": "backends branches families gpu_views text_only",
+    "spec": "backends families gpu_views text_only",
 }
 
 for name, value in {

@@ -196,7 +196,7 @@ class ApiOptions(Options):
     )
     """requests are spaced so that no minute holds more"""
     image_tokens: int = Field(1500, ge=0)
-    """the most tokens that one picture costs, for `limits` before the first answers"""
+    """tokens of one request, for `limits` before the first answer; later the most of any answer"""
     timeout: float = Field(60, ge=0.001)
     """seconds of one request"""
     retries: int = Field(6, ge=0, le=100)

@@ -163,7 +163,7 @@ class VLLM(Restartable):
     async def _send(self, request: Request) -> dict[str, Any]:
         prompt, ending, parameters = request
         text = self._text(prompt)
-        return await self.transport.ask(lambda: self._body(prompt, text, ending, parameters), 0, 0)
+        return await self.transport.ask(lambda: self._body(prompt, text, ending, parameters))
 
     def _too_many(self, prompts: Iterable[Prompt]) -> int:
         """Pictures of the prompt that has most, where these are more than the server takes; else

@@ -362,3 +362,13 @@ def copied(results: Path, to: Path) -> Path:
     if results.with_suffix(".runs").exists():
         shutil.copytree(results.with_suffix(".runs"), to.with_suffix(".runs"))
     return Path(shutil.copy(results, to))
+
+
+def altered(results: Path, folder: Path, *statements: str | tuple[str, list[Any]]) -> Path:
+    """A copy of the results in ``folder`` after these SQL statements (with their parameters)."""
+    (folder / "altered").mkdir()
+    path = copied(results, folder / "altered" / "r.duckdb")
+    with store.connect(path, details=()) as con:
+        for statement in statements:
+            con.execute(*((statement,) if isinstance(statement, str) else statement))
+    return path
