@@ -1,16 +1,14 @@
 """Write the tables of registry options in docs/ from their definitions.
 
-    python scripts/option_tables.py [--check]
+    python scripts/option_tables.py
 
-A page holds a table between `<!-- options: NAME -->` and `<!-- end of options -->`. With --check
-nothing is written; exit code 1 if a page differs. `make docs` runs it, tests/test_docs.py checks.
+A page holds a table between `<!-- options: NAME -->` and `<!-- end of options -->`. `make docs`
+runs it, tests/test_docs.py checks.
 """
 
 from __future__ import annotations
 
-import argparse
 import re
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -54,24 +52,13 @@ def filled(text: str) -> str:
     return _MARKED.sub(lambda m: m[1] + TABLES[m[2]]() + m[3], text)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing, report differences")
-    check = parser.parse_args().check
-    stale = []
+def main() -> None:
     for page in sorted(DOCS.rglob("*.md")):
         text = page.read_text(encoding="utf-8")
-        new = filled(text)
-        if new != text:
-            stale.append(page)
-            if not check:
-                page.write_text(new, encoding="utf-8")
-    for page in stale:
-        print(
-            f"{page.relative_to(DOCS.parent)}: {'differs; run: make docs' if check else 'written'}"
-        )
-    return int(check and bool(stale))
+        if filled(text) != text:
+            page.write_text(filled(text), encoding="utf-8")
+            print(f"{page.relative_to(DOCS.parent)}: written")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -27,8 +27,7 @@ QUICK = ["commands", "models_lifecycle", "refusals"]
 #: Files elsewhere that take five seconds of CPU or more, of what a journey passes through as well.
 SLOW = {
     "analysis": "baselines paper_fairness",
-    "benchmark": "blocks card expectations items quality quality_defects quality_page release"
-    " review",
+    "benchmark": "card items quality quality_defects quality_page release review",
     "engines": "head numbers refusals templates text_only zero_shot",
     "nightly": "pages records regression run scenarios",
     "raw": "check images_build",

@@ -331,7 +331,7 @@ def test_a_kubernetes_job_is_a_user_without_rights_and_with_limits() -> None:
     assert mounted == {volume["name"] for volume in pod["volumes"]}
 
 
-# -- the deployment, and the hooks of the repository
+# -- the deployment
 
 
 def test_deployment_is_one_that_prefect_takes() -> None:
@@ -347,15 +347,6 @@ def test_deployment_is_one_that_prefect_takes() -> None:
         CronSchedule(cron=schedule["cron"], timezone=schedule["timezone"])
     page = (ROOT / "infra" / "README.md").read_text(encoding="utf-8")
     assert deployment["work_pool"]["name"] in page
-
-
-def test_hooks_are_local_and_their_tools_installed() -> None:
-    config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
-    assert {repo["repo"] for repo in config["repos"]} == {"local"}
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for hook in config["repos"][0]["hooks"]:
-        tool = hook["entry"].split()[0].removeprefix(".venv/bin/")
-        assert f"$(BIN)/{tool}" in makefile, f"{tool} isn't part of make test"
 
 
 # -- Slurm

@@ -96,6 +96,14 @@ def test_a_lean_over_all_pillars_is_stated_though_no_single_pillar_can_be_judged
     assert "100.0" in answer.numbers and "74.5" in answer.numbers
 
 
+def test_answers_are_about_measured_models(
+    reader: Reader, table: dict[str, Any], found: Cells
+) -> None:
+    leaning, debiasing, *_ = first_screen.answers(reader, table, found, None, [])
+    for answer in (leaning, debiasing):
+        assert "tiny-llava" in answer.text and "qwen2.5-vl-7b" not in answer.text
+
+
 def test_the_gain_of_cade_is_stated_as_its_interval_says(
     table: dict[str, Any], found: Cells
 ) -> None:

@@ -65,9 +65,18 @@ def test_planted_models_stand_last_and_cells_say_what_they_rest_on(table: dict[s
         ("unfair", "Light − dark", "why", "too few people (n 0)"),
         ("tiny-llava", "Optimistic", "prompts", "3 prompts"),
         ("tiny-llava", "Accuracy", "prompts", ""),
+        ("unfair", "Male − female", "mark", ""),
     ):
         assert cell(table, model, title)[name] == words
     assert table["prompts"] == "3"
+
+
+def test_a_difference_is_marked_where_its_interval_excludes_zero(
+    suites: Path, tmp_path: Path
+) -> None:
+    clear = "UPDATE numbers SET low = 0.3, high = 0.7, clusters = 60 WHERE metric = 'disparity'"
+    with Results(altered(suites, tmp_path, clear)).reading() as reader:
+        assert cell(matrix.matrix(reader), "unfair", "Male − female")["mark"] == "apart"
 
 
 def test_a_model_that_was_not_understood_has_no_number(suites: Path, tmp_path: Path) -> None:
