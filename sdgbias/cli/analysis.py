@@ -18,9 +18,10 @@ from sdgbias.cli.options import (
     SeedOption,
     print_findings,
     print_json,
+    registered,
 )
 from sdgbias.errors import UsageError
-from sdgbias.progress import update
+from sdgbias.progress import each, update
 
 
 @app.command(rich_help_panel=RESULTS, epilog="Example: sdgbias analyse --draws 2000")
@@ -53,13 +54,7 @@ def analyse(
     reproduce --paper fairness --table encoders`.
     """
     if encoder:
-        from sdgbias.analysis.studies import rereading
-        from sdgbias.registry import entries
-
-        root = entries.find_root()
-        read = rereading.read_newest(results, entries.load(root, encoder), root, update)
-        onward = f"sdgbias reproduce --paper fairness --table encoders --results {results}"
-        typer.echo(f"{results}: {read}. Next: {onward}")
+        _read_answers(results, encoder)
         return
     from sdgbias.analysis import analyse as lab
     from sdgbias.analysis.rows import AnalysisSettings
@@ -74,6 +69,27 @@ def analyse(
         typer.echo(f"{run_id}: {before if rows is None else f'{rows:,} rows'}")
     onward = f"sdgbias report --results {results}; beside the papers: sdgbias reproduce"
     print_findings(results, rows_of, onward)
+
+
+def _read_answers(results: Path, name: str) -> None:
+    """Reads the answers of the newest runs on people again with a registered encoder, whose floor
+    is calibrated where its entry gives none."""
+    from sdgbias import store
+    from sdgbias.analysis.studies.rereading import read_again
+    from sdgbias.engines.hf import text_encoders
+    from sdgbias.suites.facet_floor import calibrate
+    from sdgbias.types import FACET
+
+    root, spec = registered(name)
+    encoder = text_encoders.load(spec, root)
+    floor = calibrate(encoder).floor if encoder.floor is None else encoder.floor
+    runs = store.latest_runs(results, FACET, per_benchmark=True)
+    for run in each(update, "reading answers", runs):
+        read_again(results, run, encoder, floor)
+    typer.echo(
+        f"{results}: answers of {len(runs)} runs read by {encoder.name}, floor {floor:g}. Next:"
+        f" sdgbias reproduce --paper fairness --table encoders --results {results}"
+    )
 
 
 @app.command(rich_help_panel=RESULTS, epilog="Example: sdgbias reproduce --table 2")

@@ -10,11 +10,8 @@ import pandas as pd
 from sdgbias import store
 from sdgbias.errors import InputError
 from sdgbias.methods.labels import TextEncoder
-from sdgbias.progress import Progress, each
-from sdgbias.registry.spec import ModelSpec
 from sdgbias.suites import facet
 from sdgbias.suites.rows import numbers
-from sdgbias.types import FACET
 
 
 def read_again(
@@ -68,17 +65,3 @@ def read_again(
     )
     store.replace(results, run_id, {"numbers": pd.concat([kept, rows], ignore_index=True)})
     return rows
-
-
-def read_newest(results: Path, spec: ModelSpec, root: Path, progress: Progress) -> str:
-    """Reads the answers of the newest runs of the second suite again with a registered text
-    encoder, whose floor is calibrated where its entry gives none; returns what was done."""
-    from sdgbias.engines.hf import text_encoders
-    from sdgbias.suites.facet_floor import calibrate
-
-    encoder = text_encoders.load(spec, root)
-    floor = calibrate(encoder).floor if encoder.floor is None else encoder.floor
-    runs = store.latest_runs(results, FACET, per_benchmark=True)
-    for run in each(progress, "reading answers", runs):
-        read_again(results, run, encoder, floor)
-    return f"answers of {len(runs)} runs read by {encoder.name}, floor {floor:g}"
