@@ -76,12 +76,12 @@ def _read_answers(results: Path, name: str) -> None:
     is calibrated where its entry gives none."""
     from sdgbias import store
     from sdgbias.analysis.studies.rereading import read_again
-    from sdgbias.engines.hf import text_encoders
+    from sdgbias.engines.hf.zero_shot import text_encoder
     from sdgbias.suites.facet_floor import calibrate
     from sdgbias.types import FACET
 
     root, spec = registered(name)
-    encoder = text_encoders.load(spec, root)
+    encoder = text_encoder(spec, root)
     floor = calibrate(encoder).floor if encoder.floor is None else encoder.floor
     runs = store.latest_runs(results, FACET, per_benchmark=True)
     for run in each(update, "reading answers", runs):
