@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from sdgbias import store, suites
 from sdgbias.cli import app
 from sdgbias.errors import InputError, RegistryError, UsageError
-from sdgbias.nightly import night_options, plan, watch
+from sdgbias.nightly import night_options, plan
 from sdgbias.nightly.night_options import NightOptions
 from sdgbias.registry import entries
 from sdgbias.scoring.run_id import run_id
@@ -68,9 +68,6 @@ def test_given_a_dry_run_then_it_says_what_the_night_then_does(
     key = next(j.key for j in plan.tonight(s, NOW, write=False).jobs if j.model == "known")
     for name in ("wanting", "waiting"):
         entry(tmp_path, name, state="candidate", reason=f"{name} for a GPU of its own")
-    (tmp_path / "registry" / "watch.yaml").write_text("probe: {questions: 20}\n")
-    row = watch.Seen("lab/w", "0" * 40, "2026-11-01", watch.WAITING, "", {}, "waiting")
-    watch.write_ledger(tmp_path, {"lab/w": row})
     finished(s, "known", key)
     finished(s, "moved", "moved-1")
     command = ["nightly", "--dry-run", "--results", s.results, "--benchmark", s.benchmarks[0]]
@@ -82,8 +79,7 @@ def test_given_a_dry_run_then_it_says_what_the_night_then_does(
         "new sdg will be scored (cpu)",
         "then: analyse, gate, report, wandb",
         f"announce: not due: no webhook address in {plan.WEBHOOK}",
-        "skipped: 2 candidates, scored only when enabled: sdgbias models list --state candidate",
-        "the next `sdgbias models watch` probes 1 of them",
+        "skipped: 2 candidates, scored only when enabled: sdgbias models --state candidate",
     }
     assert "of its own" not in output, "a reason each would hide those of the enabled models"
 

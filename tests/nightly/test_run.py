@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -16,7 +15,7 @@ from typer.testing import CliRunner
 
 from sdgbias import store
 from sdgbias.cli import app
-from sdgbias.nightly import attempt, process, records, steps
+from sdgbias.nightly import attempt, records, steps
 from sdgbias.nightly import run as nights
 from sdgbias.nightly.night_options import NightOptions
 from sdgbias.nightly.plan import Job, Night, name_of, tonight
@@ -130,7 +129,7 @@ def test_given_an_interrupted_night_then_it_is_marked_and_goes_on(tmp_path: Path
     assert records.history(s.results)[["model", "outcome"]].values.tolist() == [["a", "published"]]
     assert run(s, by_model(a="tell(run_id='a-1', outcome='unchanged')", b=PUBLISH)).status == "done"
     outcomes = records.history(s.results).set_index("model")["outcome"]
-    assert outcomes.to_dict() == dict.fromkeys("ab", "published")
+    assert outcomes.to_dict() == {"a": "unchanged", "b": "published"}
 
 
 @pytest.mark.parametrize(("outcome", "kind"), [("failed", "OutOfTime"), ("skipped", "Cancelled")])
@@ -175,52 +174,21 @@ def test_given_hours_then_the_models_that_they_leave_wait_and_fail_nothing(
     assert {entries.load(tmp_path, name).state for name in "abc"} == {"enabled"}
 
 
-def test_given_closing_steps_then_page_and_wandb_run_together_and_all_know_who_ended(
-    tmp_path: Path,
-) -> None:
-    both, began, lines = threading.Barrier(2, timeout=600), list[str](), list[str]()
+def test_given_closing_steps_then_each_knows_how_those_before_it_ended(tmp_path: Path) -> None:
     recorded: dict[str, dict[str, str]] = {}
-    s = settings(tmp_path)
+    s, lines = settings(tmp_path), list[str]()
 
     def step(name: str, options: NightOptions, night: Night) -> records.StepResult:
-        began.append(name)
         recorded[name] = json.loads(records.nights(options.results)["steps"].iloc[0])
-        if name in steps.PARALLEL_STEPS:
-            both.wait()  # one after the other would wait here in vain
-        return FULL if name == "wandb" else steps.DONE
+        return FULL if name == "report" else steps.DONE
 
     night = nights.run(s, lambda: NOW, lines.append, step=step)
-    assert list(night.steps or {}) == [steps.CHECK, *steps.STEPS] and night.exit_code == 0
-    assert began[:3] == [steps.CHECK, "analyse", "gate"]
-    assert set(began[3:5]) == set(steps.PARALLEL_STEPS)
-    assert began[5:] == ["announce", steps.LAST_PAGE]
+    order = [steps.CHECK, *steps.STEPS]
+    assert list(recorded) == [*order, steps.LAST_PAGE] and list(night.steps or {}) == order
+    ends = dict.fromkeys(order, "done") | {"report": FULL.message}
+    for at, name in enumerate(order[1:], 1):
+        assert recorded[name] == {before: ends[before] for before in order[:at]}
     assert [line.split(":")[0] for line in lines] == list(steps.STEPS)
-    assert recorded["report"]["gate"] == recorded["wandb"]["gate"] == "done"
-    assert recorded["announce"]["wandb"] == FULL.message
-    assert recorded["announce"]["report"] == "done"
-
-
-def test_given_a_night_that_is_ended_in_its_closing_steps_then_both_end(tmp_path: Path) -> None:
-    ended: list[str] = []
-
-    def step(name: str, options: NightOptions, night: Night) -> records.StepResult:
-        if name == "wandb":
-            raise KeyboardInterrupt
-        if name == "report":
-            try:
-                process.pause(60)
-            except process.Stopped:
-                ended.append(name)
-                raise
-        return steps.DONE
-
-    s = settings(tmp_path)
-    try:
-        with pytest.raises((KeyboardInterrupt, process.Stopped)):
-            nights.run(s, lambda: NOW, [].append, step=step)
-    finally:
-        process.begin()
-    assert ended == ["report"] and records.status(s.results, NIGHT) == records.INTERRUPTED
 
 
 def test_given_a_night_that_ended_then_its_page_says_how(tmp_path: Path) -> None:
