@@ -117,7 +117,19 @@ def test_reference_floors_at_1e_9() -> None:
     assert streams(z, z, z, z).log_ctx[0, 1] < -99
 
 
+def test_js_is_bounded_by_log_2() -> None:
+    a = np.log(np.array([[1 - 1e-12, 1e-12]]))
+    assert 0.69 < divergence_of(a, a[:, ::-1], "js")[0] <= np.log(2)
+
+
+def test_a_gate_at_the_confidence_itself_keeps_the_answer() -> None:
+    s = streams(*views(3))
+    assert decide(s, CadeParams(0.0, 0.0, 0.0, float(s.confidence[7]))).kept[7]
+
+
 def test_ties_go_to_the_lowest_index_and_are_counted() -> None:
+    two = np.array([[1.0, 1.0, 0.0]])
+    assert decide(streams(two, two, two, two), CadeParams(0, 0, 0, OFF)).ties == 1
     z = np.zeros((3, 3))
     got = decide(streams(z, z, z, z), CadeParams(0.5, 0, 0.5, OFF))
     assert (got.choice == 0).all()
