@@ -10,7 +10,6 @@ from typer.core import TyperGroup
 from sdgbias import __version__
 from sdgbias.cli import project
 
-
 #: Earlier names of commands, and what does the same today.
 MOVED = {
     "models list": "sdgbias models",
