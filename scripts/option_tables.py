@@ -13,10 +13,44 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from sdgbias.engines import options
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 _MARKED = re.compile(r"(<!-- options: (\w+) -->\n).*?(<!-- end of options -->)", re.DOTALL)
+
+
+_KINDS = {
+    "array": "a list",
+    "boolean": "true or false",
+    "integer": "a whole number",
+    "number": "a number",
+    "object": "a mapping",
+    "string": "text",
+}
+
+
+def _in_words(about: Mapping[str, Any]) -> str:
+    """What a JSON Schema of these models takes, in words."""
+    if "enum" in about:
+        return ", ".join(str(value) for value in about["enum"] if value != "")
+    parts = [part for part in about.get("anyOf", [about]) if part != {"type": "null"}]
+    words = " or ".join(dict.fromkeys(map(_kind, parts)))
+    for example in about.get("examples", ()):
+        flow = yaml.safe_dump([example], default_flow_style=True, sort_keys=False, width=1000)
+        words += f" such as {flow.strip()[1:-1]}".replace("'", "")
+    return words
+
+
+def _kind(about: Mapping[str, Any]) -> str:
+    words = _KINDS[about.get("type", "object")]  # a model of its own is a mapping
+    low, above, high = (about.get(n) for n in ("minimum", "exclusiveMinimum", "maximum"))
+    if low is not None:
+        words += f" from {low:g} " + ("on" if high is None else f"to {high:g}")
+    if above is not None:
+        words += f" above {above:g}" + ("" if high is None else f" and up to {high:g}")
+    return words
 
 
 def _row(*cells: str) -> str:
@@ -34,7 +68,7 @@ def _default(about: Mapping[str, Any]) -> str:
 def _options(model: type[options.Options]) -> str:
     """The options that every backend has are in registry/README.md."""
     rows = [
-        _row(f"`{name}`", _default(about), options.in_words(about), about["description"])
+        _row(f"`{name}`", _default(about), _in_words(about), about["description"])
         for name, about in options.schema(model).items()
         if name not in options.Options.model_fields
     ]

@@ -116,8 +116,8 @@ def _tokenize(
 ) -> tuple[dict[str, np.ndarray], int]:
     """(key -> the tokens of each distinct prompt, -1 for those of a picture; pictures a question).
     Every picture has as many tokens as the first."""
-    from sdgbias.engines.hf.processor import load_processor
-    from sdgbias.engines.hf.prompting import template_of, token_paths
+    from sdgbias.engines.hf.load import load_processor
+    from sdgbias.engines.hf.prompt import template_of, token_paths
     from sdgbias.engines.hub_errors import BROKEN
 
     processor, template = load_processor(spec, root), template_of(spec)
@@ -143,7 +143,7 @@ def _tokenize(
 def _prefilled(ids: list[str], paths: Sequence[np.ndarray], size: int, shares: bool) -> int:
     """Tokens that are prefilled when the chunks of the plan are scored, those about one picture
     behind one beginning where the engine shares it."""
-    from sdgbias.engines.hf.decoding import common_length
+    from sdgbias.engines.hf.prompt import common_length
 
     tokens = start = 0
     while start < len(ids):

@@ -13,7 +13,7 @@ import pytest
 
 from sdgbias.engines import fingerprint, load, vllm
 from sdgbias.engines.fingerprint import LIBRARIES, VERSIONS
-from sdgbias.engines.hf.prompting import ChatTemplate, probe_hash
+from sdgbias.engines.hf.prompt import ChatTemplate, probe_hash
 from sdgbias.registry import entries
 from sdgbias.registry.spec import ModelSpec
 

@@ -13,7 +13,7 @@ import torch
 
 from sdgbias.engines.agreement import TOLERANCES, compare, log_shares
 from sdgbias.engines.hf.engine import HuggingFace
-from sdgbias.engines.hf.head import keep_precise
+from sdgbias.engines.hf.load import keep_precise
 from sdgbias.errors import NonFiniteLogits
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.types import LETTERS, Prompt

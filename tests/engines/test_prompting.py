@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sdgbias.engines.hf.processor import load_processor
-from sdgbias.engines.hf.prompting import (
+from sdgbias.engines.hf.load import load_processor
+from sdgbias.engines.hf.prompt import (
     adds_special_tokens,
     render,
     supports_text_only,

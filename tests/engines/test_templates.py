@@ -20,11 +20,10 @@ from PIL import Image
 from transformers import PreTrainedConfig
 
 from sdgbias.engines import load
-from sdgbias.engines.hf import prompting
+from sdgbias.engines.hf import prompt as prompting
 from sdgbias.engines.hf.engine import HuggingFace
-from sdgbias.engines.hf.loading import load_model
-from sdgbias.engines.hf.processor import fill_from_config, load_processor
-from sdgbias.engines.hf.prompting import ChatTemplate, probe_hash, render
+from sdgbias.engines.hf.load import fill_from_config, load_model, load_processor
+from sdgbias.engines.hf.prompt import ChatTemplate, probe_hash, render
 from sdgbias.errors import ModelError
 from sdgbias.methods.answers import parse_number
 from sdgbias.registry import entries

@@ -15,7 +15,7 @@ from tokenizers.processors import TemplateProcessing
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from sdgbias.engines.hf.engine import HuggingFace
-from sdgbias.engines.hf.processor import load_processor
+from sdgbias.engines.hf.load import load_processor
 from sdgbias.engines.hf.ways import decide
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.types import DIGITS, IMAGE_FREE, VIEWS, Prompt

@@ -23,8 +23,7 @@ from typer.testing import CliRunner
 from sdgbias import cli, engines, store
 from sdgbias.benchmark.people import PeopleDraw, build_people
 from sdgbias.benchmark.people_items import CHOICES, P1, class_list
-from sdgbias.engines.hf import text_encoders
-from sdgbias.engines.hf.zero_shot import VitZeroShot, labels_of, packaged_labels
+from sdgbias.engines.hf.zero_shot import VitZeroShot, labels_of, packaged_labels, text_encoder
 from sdgbias.errors import ModelError, NotAnswerable
 from sdgbias.methods.labels import encode
 from sdgbias.raw.facet import CLASSES, SELECTED
@@ -53,7 +52,7 @@ def spec(folder: Path, backend: str, **options: Any) -> ModelSpec:
 
 
 def encoder(folder: Path, kind: str, **options: Any) -> Any:
-    return text_encoders.load(spec(folder, "text-encoder", kind=kind, **options), Path())
+    return text_encoder(spec(folder, "text-encoder", kind=kind, **options), Path())
 
 
 @pytest.fixture(scope="module")
@@ -268,9 +267,9 @@ def test_what_is_no_encoder_is_refused(
         ("a projection that is missing", torn, {"kind": "clip"}),
     ):
         with refusal(name):
-            text_encoders.load(spec(folder, "text-encoder", **options), Path())
+            text_encoder(spec(folder, "text-encoder", **options), Path())
     with refusal("another backend"):
-        text_encoders.load(spec(clip, "hf"), Path())
+        text_encoder(spec(clip, "hf"), Path())
 
 
 def test_people_read_takes_an_encoder_of_the_registry(
@@ -295,7 +294,7 @@ def test_people_read_takes_an_encoder_of_the_registry(
     monkeypatch.setenv("SDGBIAS_REGISTRY", str(root))
 
     def read(name: str) -> str:
-        command = ["people", "read", name, "--results", str(results)]
+        command = ["analyse", "--encoder", name, "--results", str(results)]
         return CliRunner().invoke(cli.app, command, catch_exceptions=False).stdout
 
     assert "answers of 1 runs read by clip, floor" in read("enc")

@@ -76,7 +76,7 @@ def test_the_pinned_files_that_matter_and_no_others(hub: Hub, spec: ModelSpec) -
 def test_fetching_is_online_where_evaluations_are_not_and_one_of_them_names_the_command(
     root: Path, spec: ModelSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sdgbias.engines.hf.loading import load_model
+    from sdgbias.engines.hf.load import load_model
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(HubUnreachable, match="fetch them: sdgbias models fetch vlm"):
