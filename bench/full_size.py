@@ -22,12 +22,10 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from bench import measure
 from bench.build import PAPER
+from tests.builders.commands import add_model
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -40,15 +38,6 @@ def picture(number: int) -> bytes:
     color = (number % 251, number // 251 % 251, number // 63001)
     Image.new("RGB", (16, 16), color).save(png, "PNG")
     return png.getvalue()
-
-
-def register(folder: Path) -> None:
-    """A registry with one planted model."""
-    (folder / "registry" / "models").mkdir(parents=True, exist_ok=True)
-    entry: dict[str, Any] = dict.fromkeys(("name", "title", "backend", "repo"), "planted")
-    entry |= {"revision": "1", "state": "enabled", "batch_size": 1024}
-    (folder / "registry" / "models" / "planted.yaml").write_text(yaml.safe_dump(entry))
-    (folder / "expectations").symlink_to(REPOSITORY / "expectations")
 
 
 def build(folder: Path, clusters: int, mcq: int, regression: int) -> None:
@@ -125,7 +114,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.folder or Path(temporary)
         if not (folder / "benchmark" / "benchmark.json").exists():
-            register(folder)
+            add_model(folder, "planted", batch_size=1024)
             build(folder, *(n // args.part for n in PAPER.values()))
         load = os.getloadavg()[0]
         first, again = evaluate(folder), evaluate(folder)

@@ -12,6 +12,8 @@ from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2Im
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 SPECIAL = ["<pad>", "<s>", "</s>", "<image>", "<video>", "<img>", "</img>"]
+MARKS = {"image_token": "<image>", "video_token": "<video>", "context_image_token": "<image>"}
+MARKS |= {"start_image_token": "<img>", "end_image_token": "</img>"}
 TEMPLATE = (
     "{% for m in messages %}USER: {% for p in m['content'] %}{% if p['type'] == 'image'"
     " %}<image>\n{% else %}{{ p['text'] }}{% endif %}{% endfor %}\n{% endfor %}ASSISTANT:"
@@ -43,43 +45,41 @@ def tokenizer(texts: list[str]) -> Any:
         bos_token="<s>",
         eos_token="</s>",
         pad_token="<pad>",
-        extra_special_tokens={
-            "image_token": "<image>",
-            "video_token": "<video>",
-            "start_image_token": "<img>",
-            "end_image_token": "</img>",
-            "context_image_token": "<image>",
-        },
+        extra_special_tokens=MARKS,
     )
+
+
+def _sizes(hidden: int, between: int, layers: int, heads: int, **more: Any) -> dict[str, Any]:
+    """The four sizes of a transformer, and what else its configuration sets."""
+    names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    return dict(zip(names, (hidden, between, layers, heads), strict=True)) | more
+
+
+def _small_text(tokens: Any) -> dict[str, Any]:
+    return _sizes(32, 64, 2, 2, num_key_value_heads=2, vocab_size=len(tokens))
+
+
+def _tower(tiny: bool) -> dict[str, Any]:
+    """The vision tower of LLaVA and of InternVL."""
+    return _sizes(16, 32, 2, 2) if tiny else _sizes(1024, 4096, 24, 16)
+
+
+def _qwen_text(vocabulary: int) -> dict[str, Any]:
+    return _sizes(3584, 18944, 28, 28, num_key_value_heads=4, vocab_size=vocabulary)
+
+
+def _rope(theta: float, *section: int) -> dict[str, Any]:
+    return {"rope_type": "default", "rope_theta": theta, "mrope_section": list(section)}
 
 
 def llava(tokens: Any, tiny: bool) -> tuple[Any, Any]:
     side = 28 if tiny else 336
-    tower = {"image_size": side, "patch_size": 14, "projection_dim": 768}
-    if tiny:
-        tower |= {
-            "hidden_size": 16,
-            "intermediate_size": 32,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 2,
-        }
-    else:
-        tower |= {
-            "hidden_size": 1024,
-            "intermediate_size": 4096,
-            "num_hidden_layers": 24,
-            "num_attention_heads": 16,
-        }
-    text = {
-        "vocab_size": 32064,
-        "hidden_size": 4096,
-        "intermediate_size": 11008,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-    }
+    text = _small_text(tokens) if tiny else _sizes(4096, 11008, 32, 32, vocab_size=32064)
     config = transformers.LlavaConfig(
-        vision_config=transformers.CLIPVisionConfig(**tower),
-        text_config=transformers.LlamaConfig(**(_small(tokens) if tiny else text)),
+        vision_config=transformers.CLIPVisionConfig(
+            **_tower(tiny), image_size=side, patch_size=14, projection_dim=768
+        ),
+        text_config=transformers.LlamaConfig(**text),
         image_token_index=3,
         image_seq_length=(side // 14) ** 2,
     )
@@ -96,43 +96,13 @@ def llava(tokens: Any, tiny: bool) -> tuple[Any, Any]:
 
 
 def qwen(tokens: Any, tiny: bool) -> tuple[Any, Any]:
-    tower: dict[str, Any] = {
-        "depth": 32,
-        "hidden_size": 1280,
-        "intermediate_size": 3420,
-        "num_heads": 16,
-        "out_hidden_size": 3584,
-    }
-    text: dict[str, Any] = {
-        "vocab_size": 152064,
-        "hidden_size": 3584,
-        "intermediate_size": 18944,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 28,
-        "num_key_value_heads": 4,
-        "rope_parameters": {
-            "rope_type": "default",
-            "rope_theta": 1e6,
-            "mrope_section": [16, 24, 24],
-        },
-    }
+    tower: dict[str, Any] = {"depth": 32, "hidden_size": 1280, "intermediate_size": 3420}
+    tower |= {"num_heads": 16, "out_hidden_size": 3584}
+    text = _qwen_text(152064) | {"rope_parameters": _rope(1e6, 16, 24, 24)}
     if tiny:
-        tower = {
-            "depth": 2,
-            "hidden_size": 32,
-            "intermediate_size": 32,
-            "num_heads": 2,
-            "out_hidden_size": 32,
-            "fullatt_block_indexes": [1],
-        }
-        text = {
-            **_small(tokens),
-            "rope_parameters": {
-                "rope_type": "default",
-                "rope_theta": 1e4,
-                "mrope_section": [2, 3, 3],
-            },
-        }
+        tower = {"depth": 2, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2}
+        tower |= {"out_hidden_size": 32, "fullatt_block_indexes": [1]}
+        text = _small_text(tokens) | {"rope_parameters": _rope(1e4, 2, 3, 3)}
     config = transformers.Qwen2_5_VLConfig(
         vision_config=tower, text_config=text, image_token_id=3, video_token_id=4
     )
@@ -145,29 +115,8 @@ def qwen(tokens: Any, tiny: bool) -> tuple[Any, Any]:
 
 def internvl(tokens: Any, tiny: bool) -> tuple[Any, Any]:
     side = 28 if tiny else 448
-    tower: dict[str, Any] = {
-        "hidden_size": 1024,
-        "intermediate_size": 4096,
-        "num_hidden_layers": 24,
-        "num_attention_heads": 16,
-        "use_qk_norm": False,
-    }
-    text: dict[str, Any] = {
-        "vocab_size": 151674,
-        "hidden_size": 3584,
-        "intermediate_size": 18944,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 28,
-        "num_key_value_heads": 4,
-    }
-    if tiny:
-        tower = {
-            "hidden_size": 16,
-            "intermediate_size": 32,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 2,
-        }
-        text = _small(tokens)
+    tower = _tower(tiny) | ({} if tiny else {"use_qk_norm": False})
+    text = _small_text(tokens) if tiny else _qwen_text(151674)
     seen = (side // 14 // 2) ** 2
     config = transformers.InternVLConfig(
         vision_config={**tower, "image_size": [side, side], "patch_size": [14, 14]},
@@ -175,27 +124,15 @@ def internvl(tokens: Any, tiny: bool) -> tuple[Any, Any]:
         image_token_id=3,
         image_seq_length=seen,
     )
+    square = {"height": side, "width": side}
     processor = transformers.InternVLProcessor(
-        GotOcr2ImageProcessorPil(
-            size={"height": side, "width": side}, crop_to_patches=True, max_patches=12
-        ),
+        GotOcr2ImageProcessorPil(size=square, crop_to_patches=True, max_patches=12),
         tokens,
-        transformers.InternVLVideoProcessor(size={"height": side, "width": side}),
+        transformers.InternVLVideoProcessor(size=square),
         image_seq_length=seen,
         chat_template=TEMPLATE,
     )
     return config, processor
-
-
-def _small(tokens: Any) -> dict[str, Any]:
-    return {
-        "vocab_size": len(tokens),
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 2,
-    }
 
 
 SHAPES = {"llava": llava, "qwen": qwen, "internvl": internvl}

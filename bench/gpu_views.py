@@ -48,21 +48,10 @@ from tests.builders.hub_files import write_hub_files
 
 TABLE_K = "Full .144, CADE .324 (2.25 x)"
 TABLE_L = {"full": 40, "img_q": 40, "ctx_q": 10, "q_only": 10}
-TOPICS = [
-    "access to electricity",
-    "completed years of schooling",
-    "piped water at home",
-    "deaths of children under five",
-    "child stunting",
-]
-NAMES = [
-    "Asset Index",
-    "Women Education",
-    "Women BMI",
-    "Under-5 Mortality",
-    "Sanitation",
-    "Water Source",
-]
+TOPICS = ["access to electricity", "completed years of schooling", "piped water at home"]
+TOPICS += ["deaths of children under five", "child stunting"]
+NAMES = ["Asset Index", "Women Education", "Women BMI", "Under-5 Mortality", "Sanitation"]
+NAMES += ["Water Source"]
 
 
 def cells(pictures: int, questions: int) -> pd.DataFrame:
@@ -71,19 +60,11 @@ def cells(pictures: int, questions: int) -> pd.DataFrame:
     rng = np.random.default_rng(0)
     rows = []
     for picture in range(pictures):
-        facts = [
-            f"{name}={value:.1f}"
-            for name, value in zip(NAMES, rng.uniform(0, 40, len(NAMES)), strict=True)
-        ]
-        contexts = {
-            "T1": "Given: " + ", ".join(facts),
-            "T2": "Given: " + ", ".join(facts[:3]),
-            "T5": "",
-        }
-        contexts |= {
-            "T3": "You may consider: " + ", ".join(NAMES),
-            "T4": "You may consider: " + ", ".join(NAMES[:3]),
-        }
+        values = rng.uniform(0, 40, len(NAMES))
+        facts = [f"{name}={value:.1f}" for name, value in zip(NAMES, values, strict=True)]
+        contexts = {"T1": "Given: " + ", ".join(facts), "T2": "Given: " + ", ".join(facts[:3])}
+        contexts |= {"T5": "", "T3": "You may consider: " + ", ".join(NAMES)}
+        contexts["T4"] = "You may consider: " + ", ".join(NAMES[:3])
         for number in range(questions):
             topic = TOPICS[(picture + number) % len(TOPICS)]
             low, high = sorted(rng.uniform(1, 99, 2))
@@ -97,18 +78,9 @@ def cells(pictures: int, questions: int) -> pd.DataFrame:
                     f"Question: Which level of {topic} fits the place in the picture"
                     f" best?\n{line}{options}{MCQ_TAIL}"
                 )
-                item = f"{picture:03d}-{number:02d}"
-                rows.append(
-                    {
-                        "task": "mcq",
-                        "item_id": item,
-                        "test": test,
-                        "text": text,
-                        "image_id": f"p{picture:03d}",
-                        "candidates": LETTERS,
-                    }
-                )
-    return view_cells(pd.DataFrame(rows))
+                rows.append((f"{picture:03d}-{number:02d}", test, text, f"p{picture:03d}"))
+    frame = pd.DataFrame(rows, columns=["item_id", "test", "text", "image_id"])
+    return view_cells(frame.assign(task="mcq", candidates=LETTERS))
 
 
 def picture(number: int, side: int) -> bytes:

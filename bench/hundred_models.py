@@ -12,13 +12,11 @@ announcement are left out: they are no part of the question.
 
 from __future__ import annotations
 
-import http.server
 import json
 import os
 import shutil
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -30,6 +28,8 @@ from pathlib import Path
 import yaml
 
 from bench import measure, summary
+from tests.builders import loopback
+from tests.builders.commands import add_model
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 #: model -> what its reason must hold
@@ -84,38 +84,14 @@ GATE = {
 }
 
 
-class Hub(http.server.BaseHTTPRequestHandler):
+class Hub(loopback.Handler):
     """A hub that keeps every repository from this account."""
 
     def do_GET(self) -> None:
-        self.send_response(403)
-        for name, value in {
-            "X-Error-Code": "GatedRepo",
-            "X-Error-Message": "Access is restricted",
-            "Content-Length": "0",
-        }.items():
-            self.send_header(name, value)
-        self.end_headers()
+        why = {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access is restricted"}
+        self.reply(403, headers=why)
 
     do_HEAD = do_GET
-
-    def log_message(self, *args: object) -> None:
-        return
-
-
-def entry(root: Path, name: str, **fields: object) -> None:
-    plain = {
-        "name": name,
-        "title": name,
-        "backend": "planted",
-        "repo": "planted",
-        "revision": "1",
-        "state": "enabled",
-        "batch_size": 64,
-    }
-    path = root / "registry" / "models" / f"{name}.yaml"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(yaml.safe_dump({**plain, **fields}))
 
 
 def bad_folders(root: Path) -> None:
@@ -151,7 +127,7 @@ def bad_folders(root: Path) -> None:
     tokenizer["model"]["merges"] = [m.replace("A", "\u0100") for m in merges]
     words.write_text(json.dumps(tokenizer))
     for name in (*folders, "bad-missing"):
-        entry(
+        add_model(
             root, name, backend="hf", repo=f"local:weights/{name}", revision="local", batch_size=8
         )
 
@@ -180,12 +156,11 @@ def main() -> None:
     from sdgbias.raw.synthetic import write_sample
     from sdgbias.registry import entries
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    server, address = loopback.start(Hub)
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary)
         os.environ.update(
-            HF_ENDPOINT=f"http://127.0.0.1:{server.server_port}",
+            HF_ENDPOINT=address,
             HF_HUB_OFFLINE="0",
             HF_HOME=str(root / "hf"),
             HF_TOKEN="x" * 20,
@@ -198,13 +173,13 @@ def main() -> None:
             Draw(mcq=args.questions, regression=2),
         )
         for n in range(args.good):
-            entry(root, f"good-{n:03d}", options={"optimism": n / 100})
+            add_model(root, f"good-{n:03d}", batch_size=64, options={"optimism": n / 100})
         bad_folders(root)
         reasons = dict(list(REASONS.items())[: args.bad])
-        entry(root, "bad-gated", backend="hf", repo="gated/model", revision="a" * 40)
-        entry(root, "bad-hang", options={"chunk_timeout": 2})
+        add_model(root, "bad-gated", backend="hf", repo="gated/model", revision="a" * 40)
+        add_model(root, "bad-hang", options={"chunk_timeout": 2})
         for name in ("bad-memory", "bad-crash", "bad-newlines"):
-            entry(root, name)
+            add_model(root, name, batch_size=64)
         for name in REASONS.keys() - reasons.keys():
             (root / "registry" / "models" / f"{name}.yaml").unlink()
         (root / "policy.yaml").write_text(yaml.safe_dump(GATE))
@@ -279,7 +254,7 @@ def main() -> None:
                 f"  lost: {len(set(specs) - seen)} models without a row in night_outcomes; runs of"
                 f" the good models: {runs} of {args.good}"
             )
-    server.shutdown()
+    loopback.stop(server)
 
 
 if __name__ == "__main__":

@@ -7,10 +7,9 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, is_dataclass
-from functools import wraps
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -58,18 +57,6 @@ class Stages:
         finally:
             self._end()
             self._open.pop()
-
-    def watch(self, owner: object, name: str, stage: str) -> None:
-        """From now on, calls of ``owner.name`` are a stage."""
-        plain: Callable[..., Any] = getattr(owner, name)
-
-        @wraps(plain)
-        def watched(*args: Any, **options: Any) -> Any:
-            with self(stage):
-                return plain(*args, **options)
-
-        frozen = is_dataclass(owner) and not isinstance(owner, type)
-        (object.__setattr__ if frozen else setattr)(owner, name, watched)
 
     def total(self) -> Cost:
         """All stages, what lies between them included."""

@@ -12,14 +12,11 @@ picture that is read. Without overlap the two would take their sum, at best the 
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +31,7 @@ from sdgbias.registry import entries
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.scoring.plan import make_plan
 from sdgbias.suites import sdg
+from tests.builders import loopback
 
 #: Seconds in which the stand-in server answers, and requests that it answers at a time.
 ANSWER, AT_ONCE = 0.2, 8
@@ -74,26 +72,16 @@ class SlowReader(Mapping[str, tuple[bytes, ...]]):
         return len(self.reader)
 
 
-class Answers(BaseHTTPRequestHandler):
+class Answers(loopback.Handler):
     """An endpoint that gives every question the same first tokens."""
 
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # else each answer waits 40 ms for an acknowledgement
-
-    def log_message(self, *_: object) -> None:
-        return None
-
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
+        self.body()
         time.sleep(ANSWER)
         named = [{"token": token, "logprob": -1.5} for token in "ABC"]
         first = {**named[0], "top_logprobs": named}
         choice = {"message": {"content": "A"}, "logprobs": {"content": [first]}}
-        body = json.dumps({"model": "m", "choices": [choice]}).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        self.reply_json({"model": "m", "choices": [choice]})
 
 
 def compare_times(
@@ -164,11 +152,10 @@ def _on_device(
 def _on_server(
     reader: ImageReader, rows: pd.DataFrame, folder: Path
 ) -> Callable[[float], tuple[float, int]]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    _, address = loopback.start(Answers)
     os.environ["BENCH_KEY"] = "none"
     options: dict[str, object] = {"api_key_env": "BENCH_KEY", "concurrency": AT_ONCE}
-    options["base_url"] = f"http://127.0.0.1:{server.server_port}/v1"
+    options["base_url"] = f"{address}/v1"
     spec = ModelSpec("m", "M", "api", "m", "1", "candidate", options=options)
     slow = SlowReader(reader)
 

@@ -24,10 +24,9 @@ from typing import Any
 import pandas as pd
 
 from bench import summary
-from sdgbias.benchmark import build, card
+from sdgbias.benchmark.build import Draw, build
 from sdgbias.engines import Backend
 from sdgbias.engines.hf.engine import HuggingFace
-from sdgbias.raw.images.image_store import ImageSettings
 from sdgbias.raw.images.shards import ImageReader
 from sdgbias.raw.synthetic import write_sample
 from sdgbias.registry import entries
@@ -41,12 +40,7 @@ from sdgbias.types import Prompt
 def benchmark(folder: Path, clusters: int, mcq: int) -> Path:
     raw, out = folder / "raw", folder / "benchmark"
     write_sample(raw, clusters, 0, workers=1)
-    build.build_clusters(raw, out)
-    build.build_images(raw, out, ImageSettings(), 1)
-    build.build_series(raw / "indicators", out)
-    build.build_items(out, build.Draw(mcq, 20))
-    build.build_prompts(out)
-    card.build_card(out)
+    build(raw, raw / "indicators", out, Draw(mcq, 20))
     return out
 
 

@@ -17,7 +17,8 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from io import BytesIO
 from pathlib import Path
@@ -66,22 +67,11 @@ def settings_of(run: Mapping[str, Any]) -> EvalSettings:
     return EvalSettings(**settings | {"passes": tuple(settings.get("passes", ()))})
 
 
-class _Blank(Mapping[str, tuple[bytes, ...]]):
+def blank_pictures() -> Mapping[str, tuple[bytes, ...]]:
     """One grey picture in place of all: the previews of questions, which no number depends on."""
-
-    def __init__(self) -> None:
-        png = BytesIO()
-        Image.new("RGB", (8, 8), "grey").save(png, "PNG")
-        self.pictures = (png.getvalue(),)
-
-    def __getitem__(self, image_id: str) -> tuple[bytes, ...]:
-        return self.pictures
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(())
-
-    def __len__(self) -> int:
-        return 0
+    png = BytesIO()
+    Image.new("RGB", (8, 8), "grey").save(png, "PNG")
+    return defaultdict(lambda: (png.getvalue(),))
 
 
 def stored_scores(name: str, near: float) -> StoredScores:
@@ -127,7 +117,7 @@ def publish(results: Path, name: str, run: Mapping[str, Any]) -> None:
         scored = varied(benchmark, scored, results.parent / name)
         benchmark = results.parent / name
         card = card | {"benchmark_id": f"{card['benchmark_id']}-varied"}
-    tables = suite.tables(benchmark, scored, settings, _Blank(), silent)
+    tables = suite.tables(benchmark, scored, settings, blank_pictures(), silent)
     tables["scores"] = scored.cells.merge(scored.scores, on="key").drop(columns="key")
     config = suite.identity(settings) | suite.noted(card)
     config |= {"gives_scores": run["gives_scores"], "synthetic": True, "spec": run["spec"]}

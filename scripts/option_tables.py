@@ -1,24 +1,56 @@
 """Write the tables of registry options in docs/ from their definitions.
 
-    python scripts/option_tables.py [--check]
+    python scripts/option_tables.py
 
-A page holds a table between `<!-- options: NAME -->` and `<!-- end of options -->`. With --check
-nothing is written; exit code 1 if a page differs. `make docs` runs it, tests/test_docs.py checks.
+A page holds a table between `<!-- options: NAME -->` and `<!-- end of options -->`. `make docs`
+runs it, tests/test_docs.py checks.
 """
 
 from __future__ import annotations
 
-import argparse
 import re
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from sdgbias.engines import options
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 _MARKED = re.compile(r"(<!-- options: (\w+) -->\n).*?(<!-- end of options -->)", re.DOTALL)
+
+
+_KINDS = {
+    "array": "a list",
+    "boolean": "true or false",
+    "integer": "a whole number",
+    "number": "a number",
+    "object": "a mapping",
+    "string": "text",
+}
+
+
+def _in_words(about: Mapping[str, Any]) -> str:
+    """What a JSON Schema of these models takes, in words."""
+    if "enum" in about:
+        return ", ".join(str(value) for value in about["enum"] if value != "")
+    parts = [part for part in about.get("anyOf", [about]) if part != {"type": "null"}]
+    words = " or ".join(dict.fromkeys(map(_kind, parts)))
+    for example in about.get("examples", ()):
+        flow = yaml.safe_dump([example], default_flow_style=True, sort_keys=False, width=1000)
+        words += f" such as {flow.strip()[1:-1]}".replace("'", "")
+    return words
+
+
+def _kind(about: Mapping[str, Any]) -> str:
+    words = _KINDS[about.get("type", "object")]  # a model of its own is a mapping
+    low, above, high = (about.get(n) for n in ("minimum", "exclusiveMinimum", "maximum"))
+    if low is not None:
+        words += f" from {low:g} " + ("on" if high is None else f"to {high:g}")
+    if above is not None:
+        words += f" above {above:g}" + ("" if high is None else f" and up to {high:g}")
+    return words
 
 
 def _row(*cells: str) -> str:
@@ -36,7 +68,7 @@ def _default(about: Mapping[str, Any]) -> str:
 def _options(model: type[options.Options]) -> str:
     """The options that every backend has are in registry/README.md."""
     rows = [
-        _row(f"`{name}`", _default(about), options.in_words(about), about["description"])
+        _row(f"`{name}`", _default(about), _in_words(about), about["description"])
         for name, about in options.schema(model).items()
         if name not in options.Options.model_fields
     ]
@@ -54,24 +86,13 @@ def filled(text: str) -> str:
     return _MARKED.sub(lambda m: m[1] + TABLES[m[2]]() + m[3], text)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing, report differences")
-    check = parser.parse_args().check
-    stale = []
+def main() -> None:
     for page in sorted(DOCS.rglob("*.md")):
         text = page.read_text(encoding="utf-8")
-        new = filled(text)
-        if new != text:
-            stale.append(page)
-            if not check:
-                page.write_text(new, encoding="utf-8")
-    for page in stale:
-        print(
-            f"{page.relative_to(DOCS.parent)}: {'differs; run: make docs' if check else 'written'}"
-        )
-    return int(check and bool(stale))
+        if filled(text) != text:
+            page.write_text(filled(text), encoding="utf-8")
+            print(f"{page.relative_to(DOCS.parent)}: written")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

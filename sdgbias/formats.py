@@ -40,6 +40,7 @@ _VALID = {
     "finite_number": "a finite number",
     "bool_type": "true or false",
     "tuple_type": "a list",
+    "list_type": "a list",
     "dict_type": "a mapping",
     "dataclass_type": "a mapping of fields",
     "string_too_short": "text, not empty",
@@ -50,6 +51,8 @@ _VALID = {
 }
 
 
+#: A field that a format doesn't have: of a dataclass, of a model.
+_UNKNOWN = ("unexpected_keyword_argument", "extra_forbidden")
 _adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 
 
@@ -88,7 +91,7 @@ def parse(data: object, model: type[T], where: Path | str, error: type[SdgbiasEr
         parsed: T = _adapter(model).validate_python(data)
         return parsed
     except Invalid as invalid:
-        faults = sorted(invalid.errors(), key=lambda f: f["type"] != "unexpected_keyword_argument")
+        faults = sorted(invalid.errors(), key=lambda f: f["type"] not in _UNKNOWN)
         raise error(f"{where}: {_sentence(faults[0], schema(model))}") from None
 
 
@@ -114,19 +117,20 @@ def schema(model: type[Any], name: str = "") -> dict[str, Any]:
 
 def _sentence(fault: Any, whole: dict[str, Any]) -> str:
     """One fault as a sentence: field, value and what is valid."""
-    *above, field = fault["loc"] or ("",)
+    *above, field = [part for part in fault["loc"] if part != "[key]"] or [""]
     if fault["type"] == "value_error":  # a rule of the format: a sentence of its own
         return "".join((_place(fault["loc"]), str(fault["ctx"]["error"])))
     place = _place(above)
     here = _at(whole, above)
-    if fault["type"] == "unexpected_keyword_argument":
+    if fault["type"] in _UNKNOWN:
         return place + one_of("field", field, here["properties"])
     if fault["type"] == "missing":
         return f"{place}missing field {field!r}; required: {', '.join(here['required'])}"
     if fault["type"] == "literal_error":
-        names = re.findall(r"'([^']*)'", fault["ctx"]["expected"])
-        return place + one_of(str(field), fault["input"], names)
-    about = _at(whole, fault["loc"]).get("description", "")
+        names = re.findall(r"'([^']*)'|(\d+)", fault["ctx"]["expected"])
+        valid = [text or number for text, number in names if text or number]
+        return place + one_of(str(field), str(fault["input"]), valid)
+    about = " ".join(_at(whole, fault["loc"]).get("description", "").split())
     if fault["type"] == "dataclass_type":
         fields = ", ".join(_at(whole, fault["loc"])["properties"])
         return f"{_place(fault['loc'])}not a mapping of fields; valid fields: {fields}"

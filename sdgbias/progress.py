@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import shutil
 import socket
 import sys
 import threading
@@ -22,7 +21,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from typing import Any, TextIO, TypeVar
+from typing import TypeVar
 
 T = TypeVar("T")
 #: What long work reports: stage, items done, total.
@@ -243,58 +242,19 @@ def _lines() -> list[Record]:
     return records() or [current()]
 
 
-class _Above:
-    """A terminal's stream: what is written to it appears above the line."""
-
-    def __init__(self, stream: TextIO, line: _Line) -> None:
-        self._stream, self._line = stream, line
-
-    def write(self, text: str) -> int:
-        with self._line.lock:
-            self._line.clear()
-            self._line.free = text.endswith("\n") if text else self._line.free
-            return self._stream.write(text)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-
-class _Line:
-    """The last line of the terminal. free: whether it is empty, so that it may be drawn."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self.stream, self.lock, self.free, self.drawn = stream, threading.RLock(), True, False
-
-    def clear(self) -> None:
-        if self.drawn:
-            self.stream.write("\r\x1b[2K")
-            self.stream.flush()
-            self.drawn = False
-
-    def draw(self, text: str) -> None:
-        with self.lock:
-            if self.free:
-                width = shutil.get_terminal_size((80, 24)).columns - 1
-                short = text if len(text) <= width else f"{text[: width - 1]}…"
-                self.stream.write(f"\r\x1b[2K{short}")
-                self.stream.flush()
-                self.drawn = True
-
-
 def _draw(over: threading.Event) -> None:
-    line = _Line(sys.stderr)
-    before = sys.stdout, sys.stderr
-    above = [_Above(stream, line) if stream.isatty() else stream for stream in before]
-    sys.stdout, sys.stderr = above  # type: ignore[assignment]
-    try:
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    console = Console(file=sys.stderr, soft_wrap=True, markup=False, emoji=False, highlight=False)
+    is_tty = sys.stdout.isatty()  # what is piped must not land on the terminal
+    with Live(console=console, auto_refresh=False, transient=True, redirect_stdout=is_tty) as live:
         while True:
-            line.draw(" | ".join(map(text, _lines())))
+            line = " | ".join(map(text, _lines()))
+            live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
             if over.wait(PERIOD):
-                break
-    finally:
-        with line.lock:
-            line.clear()
-        sys.stdout, sys.stderr = before
+                return
 
 
 def _print(over: threading.Event) -> None:

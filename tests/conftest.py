@@ -27,14 +27,13 @@ QUICK = ["commands", "models_lifecycle", "refusals"]
 #: Files elsewhere that take five seconds of CPU or more, of what a journey passes through as well.
 SLOW = {
     "analysis": "baselines paper_fairness",
-    "benchmark": "blocks card expectations items quality quality_defects quality_page release"
-    " review",
-    "engines": "head numbers processor templates text_encoders text_only zero_shot",
-    "nightly": "flow_defaults pages records regression run scenarios",
+    "benchmark": "card items quality quality_defects quality_page release review",
+    "engines": "head numbers refusals templates text_only zero_shot",
+    "nightly": "pages records regression run scenarios",
     "raw": "check images_build",
     "report": "build fairness layout pages wandb_log",
-    "scoring": "admission cost evaluate parity",
-    "spec": "backends branches families gpu_views text_only",
+    "scoring": "cost evaluate probes",
+    "spec": "backends families gpu_views text_only",
 }
 
 for name, value in {

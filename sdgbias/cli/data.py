@@ -352,12 +352,12 @@ def read_answers(
 
 def _load_encoder(name: str) -> tuple[TextEncoder, float]:
     """An encoder of the registry and its floor: calibrated where its entry gives none."""
-    from sdgbias.engines.hf import text_encoders
+    from sdgbias.engines.hf.zero_shot import text_encoder
     from sdgbias.registry import entries
     from sdgbias.suites.facet_floor import calibrate
 
     root = entries.find_root()
-    encoder = text_encoders.load(entries.load(root, name), root)
+    encoder = text_encoder(entries.load(root, name), root)
     return encoder, calibrate(encoder).floor if encoder.floor is None else encoder.floor
 
 

@@ -116,7 +116,6 @@ def _dry_run(options: NightOptions, as_json: bool) -> None:
             for j in night.jobs
         ],
         "skipped": [asdict(s) for s in night.skipped],
-        "probed_next": _probed(options),
         "steps": [name for name, why in idle.items() if not why],
         "not_due": {name: why for name, why in idle.items() if why},
     }
@@ -146,8 +145,6 @@ def _plan_lines(summary: Mapping[str, Any], skipped: Sequence[Skipped], host: in
             f"  skipped: {len(candidates)} candidate{s}, scored only when enabled: sdgbias models"
             " list --state candidate"
         )
-        if summary["probed_next"]:
-            yield f"  the next `sdgbias models watch` probes {len(summary['probed_next'])} of them"
     by_reason: dict[str, dict[str, None]] = {}
     for one in skipped:
         if one.model not in candidates:
@@ -158,11 +155,3 @@ def _plan_lines(summary: Mapping[str, Any], skipped: Sequence[Skipped], host: in
     yield f"then: {', '.join(summary['steps'])}"
     for name, why in summary["not_due"].items():
         yield f"  {name}: not due: {why}"
-
-
-def _probed(options: NightOptions) -> list[str]:
-    """The candidates that the next look at the hub would ask a few questions."""
-    from sdgbias.nightly import watch, watch_rules
-
-    rules = options.root / "registry" / "watch.yaml"
-    return watch.next_tried(options.root, watch_rules.read(rules)) if rules.is_file() else []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -55,16 +55,13 @@ def plan(
         Literal["mcq", "regression"] | None, Option(help="One task alone. Default: both.")
     ] = None,
     passes: PassesOption = "all",
-    rate: Annotated[
-        float | None, Option(min=0, help="Price of one GPU for an hour, in any currency.")
-    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Estimate what scoring a model would cost.
 
     Prompts and tokens, naive and planned, are counted with the model's tokenizer; no weights are
-    loaded. The memory of each GPU, the GPU hours and, with --rate, the price follow. Hours are
-    scaled from the model's timed runs in --results, first looks (evaluate --limit) included.
+    loaded. GPU hours are scaled from the model's timed runs in --results, first looks (evaluate
+    --limit) included.
     """
     from sdgbias.scoring.cost import Counted, cost, hours
     from sdgbias.suites.extra_prompts import choose
@@ -73,73 +70,52 @@ def plan(
     costs = []
     for root, spec in [registered(name) for name in model]:
         counts = cost(spec, root, benchmark, counted, silent if as_json else update)
-        estimate = hours(spec, counts["asked"], (results, results.with_name(FIRST_LOOK)), rate)
+        estimate = hours(spec, counts["asked"], (results, results.with_name(FIRST_LOOK)))
         costs.append({**counts, "estimate": estimate})
     if as_json:
         print_json(costs[0] if len(costs) == 1 else costs)
         return
-    typer.echo(cost_text(costs, rate))
+    typer.echo("\n\n".join(map(cost_text, costs)))
+    if len(costs) > 1 and all(c["estimate"]["runs"] for c in costs):
+        total = {key: sum(c["estimate"][key] for c in costs) for key in costs[0]["estimate"]}
+        typer.echo(f"\n{len(costs)} models: {_hours_text(total)}")
     typer.echo(f"Next: sdgbias evaluate {' '.join(model)} --benchmark {benchmark}")
 
 
-def cost_text(costs: Sequence[Mapping[str, Any]], rate: float | None) -> str:
-    """A block per model, and the sum of several where each has a timed run."""
-    blocks = ["\n".join(_cost_lines(c, rate)) for c in costs]
-    estimates = [c["estimate"] for c in costs]
-    if len(costs) > 1 and all(e["basis"] for e in estimates):
-        total = {k: sum(e[k] for e in estimates) for k in ("hours", "low", "high")}
-        summed = _hours_lines(total | {"basis": "the runs above"}, rate)
-        blocks.append("\n".join([f"{len(costs)} models: {summed[0]}", *summed[1:]]))
-    return "\n\n".join(blocks)
-
-
-def _cost_lines(c: Mapping[str, Any], rate: float | None) -> list[str]:
-    counted = {
-        kind: [c[f"{what}_{kind}"] for what in ("prompts", "tokens", "images")]
-        for kind in ("naive", "full", "planned", "extra")
-    }
-    rows: dict[str, Sequence[int | None]] = {
-        "naive (every cell a pass)": counted["naive"],
-        "plain Full view only": counted["full"],
-        "distinct prompts": (c["prompts_planned"], c["tokens_distinct"], None),
-        "planned (shared beginnings)": counted["planned"],
+def cost_text(c: Mapping[str, Any]) -> str:
+    """What scoring one model takes: prompts and tokens in a table, and hours."""
+    rows = {
+        "naive (every cell a pass)": (c["prompts_naive"], c["tokens_naive"]),
+        "plain Full view only": (c["prompts_full"], c["tokens_full"]),
+        "distinct prompts": (c["prompts_planned"], c["tokens_distinct"]),
+        "planned (shared beginnings)": (c["prompts_planned"], c["tokens_planned"]),
     }
     if c["prompts_extra"]:
-        rows["extra passes add"] = counted["extra"]
-        both = zip(counted["planned"], counted["extra"], strict=True)
-        rows["planned with extra passes"] = [planned + more for planned, more in both]
-    pictures = f"{c['image_tokens']} tokens a picture" if c["prompts_full"] else "no pictures"
-    fewer = f"{c['tokens_naive'] / (c['tokens_planned'] or 1):.1f} times fewer tokens than naive"
-    full = f"plain Full {NEEDS_PICTURES}"
+        rows["extra passes add"] = (c["prompts_extra"], c["tokens_extra"])
+    pictures, full = "no pictures", f"plain Full {NEEDS_PICTURES}"
     if c["prompts_full"]:
-        full = f"{c['tokens_planned'] / (c['tokens_full'] or 1):.2f} of plain Full only"
-    without = ", all three without extra passes" if c["prompts_extra"] else ""
-    lines = [f"{c['model']}: {c['items']:,} questions, {pictures}\n"]
-    lines.append(f"{'':28} {'prompts':>12} {'tokens':>15} {'pictures':>10}")
-    for name, (prompts, tokens, images) in rows.items():
-        shown = "" if images is None else f"{images:,}"
-        lines.append(f"{name:28} {prompts:>12,} {tokens:>15,} {shown:>10}")
-    hours, *money = _hours_lines(c["estimate"] | {"model": c["model"]}, rate)
-    lines += [f"\nplanned: {fewer}, {full}{without}\n", hours]
-    if c["estimate"]["gib"]:
-        devices = c["estimate"]["devices"]
-        lines.append(f"memory: about {c['estimate']['gib']:.1f} GiB on each of {devices} GPU(s)")
-    return lines + money
-
-
-def _hours_lines(e: Mapping[str, Any], rate: float | None) -> list[str]:
-    """GPU hours with their range, and at a rate the money."""
-    if not e["basis"]:
-        return [
-            "GPU hours: not known without a timed run; a few questions are enough: sdgbias evaluate"
-            f" {e['model']} --limit 50"
+        pictures = f"{c['image_tokens']} tokens a picture"
+        full = f"{c['ratio_full']:.2f} of plain Full only"
+    without = ", both without extra passes" if c["prompts_extra"] else ""
+    return "\n".join(
+        [
+            f"{c['model']}: {c['items']:,} questions, {pictures}\n",
+            f"{'':28} {'prompts':>12} {'tokens':>15}",
+            *(f"{name:28} {prompts:>12,} {n:>15,}" for name, (prompts, n) in rows.items()),
+            f"\nplanned: {c['ratio_naive']:.1f} times fewer tokens than naive, {full}{without}\n",
+            _hours_text(c["estimate"])
+            or "GPU hours: not known without a timed run; a few questions are enough: sdgbias"
+            f" evaluate {c['model']} --limit 50",
         ]
-    range_ = f"{e['hours']:.3g} ({e['low']:.3g} to {e['high']:.3g})"
-    lines = [f"GPU hours: {range_}, by {e['basis']}"]
-    if rate is not None:
-        prices = f"{e['hours'] * rate:,.2f} ({e['low'] * rate:,.2f} to {e['high'] * rate:,.2f})"
-        lines.append(f"money: {prices} at {rate:g} a GPU hour")
-    return lines
+    )
+
+
+def _hours_text(e: Mapping[str, Any]) -> str:
+    """GPU hours with their range, '' without a timed run."""
+    if not e["runs"]:
+        return ""
+    runs = f"{e['runs']} measured run{'s' * (e['runs'] > 1)}"
+    return f"GPU hours: {e['hours']:.3g} ({e['low']:.3g} to {e['high']:.3g}), by {runs}"
 
 
 @app.command(rich_help_panel=SCORES, epilog="Example: sdgbias evaluate tiny-llava --limit 50")

@@ -127,13 +127,7 @@ def remove(
 
 
 @store_app.command(epilog="Example: sdgbias store compact")
-def compact(
-    results: ResultsOption = DEFAULT_RESULTS,
-    caches: Annotated[
-        bool,
-        Option("--caches", help="Also remove score caches that no run refers to, after a week."),
-    ] = False,
-) -> None:
+def compact(results: ResultsOption = DEFAULT_RESULTS) -> None:
     """Remove files that nothing refers to, and shrink the DuckDB file.
 
     Run it while no night is running.
@@ -141,11 +135,8 @@ def compact(
     from sdgbias.store import maintenance
     from sdgbias.store.maintenance import size
 
-    done = maintenance.compact(results, caches=caches, now=datetime.now(UTC), progress=update)
-    typer.echo(
-        f"orphans: {done.orphans} files, {size(done.orphan_bytes)}; score caches: {done.caches},"
-        f" {size(done.cache_bytes)}"
-    )
+    done = maintenance.compact(results, update)
+    typer.echo(f"orphans: {done.orphans} files, {size(done.orphan_bytes)}")
     typer.echo(f"{results}: {size(done.before)} before, {size(done.after)} now")
 
 

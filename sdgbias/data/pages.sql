@@ -100,6 +100,8 @@ ORDER BY r.finished_at DESC, r.run_id DESC) = 1
 ORDER BY night, r.benchmark_id, r.model
 
 -- name: examples
+-- Answers of Full and CADE to questions whose picture was in the store when the newest of these runs was published, so that later runs don't
+-- change the examples of earlier ones; in turn from every run, pillar, test and outcome, so that none crowds out another.
 WITH then_shown AS (
     FROM previews WHERE run_id = '' OR run_id IN (
         SELECT run_id FROM runs WHERE finished_at <= (SELECT max(finished_at) FROM runs
@@ -108,16 +110,20 @@ WITH then_shown AS (
     SELECT r.run_id, i.item_id, i.pillar FROM runs r JOIN items i USING (benchmark_id)
     SEMI JOIN then_shown v ON v.benchmark_id = r.benchmark_id AND v.image_id = i.image_id
     WHERE r.run_id IN (SELECT unnest($runs)) AND i.task = 'mcq'
+), answered AS (
+    SELECT run_id, item_id, test, pillar, sha256(item_id || '|' || test) AS turn,
+           max(pred) FILTER (method = 'full') AS said_full, max(pred) FILTER (method = 'cade') AS said_cade,
+           bool_or(correct) FILTER (method = 'full') AS was, bool_or(correct) FILTER (method = 'cade') AS now
+    FROM predictions JOIN shown USING (run_id, item_id)
+    WHERE run_id IN (SELECT unnest($runs)) AND task = 'mcq' AND method IN ('full', 'cade') AND split = 'test'
+    GROUP BY ALL HAVING count(*) = 2
+), decided AS (
+    SELECT *, CASE WHEN now AND NOT was THEN 'fixed' WHEN was AND NOT now THEN 'broken'
+                   WHEN said_full IS DISTINCT FROM said_cade THEN 'moved' ELSE 'same' END AS outcome FROM answered
 )
-SELECT run_id, item_id, test, pillar, max(pred) FILTER (method = 'full') AS said_full,
-max(pred) FILTER (method = 'cade') AS said_cade,
-       bool_or(correct) FILTER (method = 'full') AS right_full, bool_or(correct) FILTER
-       (method = 'cade') AS right_cade,
-       bool_or(kept) FILTER (method = 'cade') AS kept
-FROM predictions JOIN shown USING (run_id, item_id)
-WHERE run_id IN (SELECT unnest($runs)) AND task = 'mcq' AND method IN ('full', 'cade') AND
-split = 'test'
-GROUP BY ALL HAVING count(*) = 2 ORDER BY run_id, item_id, test
+SELECT run_id, item_id, test, outcome FROM decided
+ORDER BY row_number() OVER (PARTITION BY run_id, pillar, test, outcome ORDER BY turn),
+         row_number() OVER (PARTITION BY run_id, pillar, outcome ORDER BY turn), turn, run_id LIMIT $limit
 
 -- name: people-runs
 -- With label, and data, the set of people that each was asked about; the newest benchmark of each data set first, planted models last.

@@ -28,7 +28,7 @@ from sdgbias.registry.spec import ModelSpec
 from sdgbias.types import Generated, Prompt, ScoreBatch
 
 #: Backend -> the module of this package that has its class, imported where it is needed, and the
-#: class. A text encoder of the registry reads answers instead (text_encoders.py).
+#: class. A text encoder of the registry reads answers instead (hf/zero_shot.py).
 _CLASSES = {
     "api": ("api.engine", "Api"),
     "clip-zero-shot": ("hf.zero_shot", "ClipZeroShot"),

@@ -2,7 +2,8 @@
 token or the network.
 
 transformers wraps every error of the hub's client into an OSError; the original is in the chain of
-causes.
+causes. What it says about files is passed on in its own first line, but for four cases in which
+another command helps: code that nobody read, an unknown family, a missing package, damaged files.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ from sdgbias.registry.spec import ModelSpec
 BROKEN = (TypeError, LookupError, AttributeError)
 #: Errors that transformers raises about files that it could read.
 _OF_FILES = (ValueError, ImportError, TypeError, KeyError, AttributeError, RuntimeError)
+_PACKAGE = re.compile(
+    r"(?:requires(?: the)?|Package) `?([\w-]+?)`? (?:library|is required|to be installed)"
+    r"|No module named '(\w+)|requires `(accelerate)`"
+)
 
 
 def translate(
@@ -37,44 +42,31 @@ def translate(
 ) -> SdgbiasError:
     """The error to raise instead of ``error``, which occurred during ``what`` ('can't load the
     processor of')."""
-    line = first_line(error)
-    message = f"{spec.name}: {what} {folder or spec.repo}: {line}"
-    never = _never(spec, folder, error) or _damaged(folder, error)
-    if never:
-        return ModelError(f"{spec.name}: {what} {folder or spec.repo}: {never}")
-    if folder is not None or isinstance(error, BROKEN):
-        return ModelError(message)
-    at = f"{spec.name}: {spec.repo}"
-    kinds = {type(cause).__name__ for cause in _causes(error)}
-    answered = next(
-        (c for c in _causes(error) if _status(c) and "EntryNotFound" not in type(c).__name__), None
-    )
-    if answered is not None and _status(answered) < 429:
-        translated = hub.plain(spec.repo, spec.revision, answered)
+    about = f"{spec.name}: {what} {folder or spec.repo}: "
+    why = _never(spec, folder, error) or _damaged(folder, error)
+    if why or folder is not None or isinstance(error, BROKEN):
+        return ModelError(about + (why or first_line(error)))
+    causes = list(_causes(error))
+    kinds = {type(cause).__name__ for cause in causes}
+    refusal = next((c for c in causes if _status(c) and "EntryNot" not in type(c).__name__), None)
+    if refusal is not None and _status(refusal) < 429:
+        translated = hub.plain(spec.repo, spec.revision, refusal)
         kind = ModelError if isinstance(translated, RegistryError) else type(translated)
         return kind(f"{spec.name}: {translated}")
-    if (
-        kinds & {"LocalEntryNotFoundError", "IncompleteSnapshotError", "OfflineModeIsEnabled"}
-        or answered is not None
-        or any("Connect" in k or "Timeout" in k for k in kinds)
-    ):
+    offline = {"LocalEntryNotFoundError", "IncompleteSnapshotError", "OfflineModeIsEnabled"}
+    if refusal is not None or kinds & offline or re.search("Connect|Timeout", " ".join(kinds)):
         why = "can't be reached, or HF_HUB_OFFLINE forbids it"
-        why = why if answered is None else f"answers {_status(answered)}"
+        why = f"answers {_status(refusal)}" if refusal else why
         return HubUnreachable(
-            f"{at}: the hub {why}, and the local cache lacks files of revision {spec.revision};"
-            f" fetch them: sdgbias models fetch {spec.name}"
+            f"{spec.name}: {spec.repo}: the hub {why}, and the local cache lacks files of revision"
+            f" {spec.revision}; fetch them: sdgbias models fetch {spec.name}"
         )
-    if kinds & {"EntryNotFoundError", "RemoteEntryNotFoundError"}:
-        return ModelError(message)
-    if "Can't load image processor" in line or "Can't load tokenizer" in line:
-        return ModelError(
-            f"{at} has no {'tokenizer' if 'tokenizer' in line else 'preprocessor_config.json'} at"
-            f" revision {spec.revision}; choose a repository that holds the whole model"
-        )
-    # transformers' own errors about files that exist: retrying would not read them differently
-    if isinstance(error, _OF_FILES):
-        return ModelError(message)
-    return InfrastructureError(message)
+    lacking = kinds & {"EntryNotFoundError", "RemoteEntryNotFoundError"} or "Can't load" in str(
+        error
+    )
+    if lacking or isinstance(error, _OF_FILES):
+        return ModelError(about + first_line(error))
+    return InfrastructureError(about + first_line(error))
 
 
 def _never(spec: ModelSpec, folder: Path | None, error: BaseException) -> str:
@@ -82,45 +74,25 @@ def _never(spec: ModelSpec, folder: Path | None, error: BaseException) -> str:
     error is of another kind."""
     texts = [str(cause) for cause in _causes(error) if isinstance(cause, _OF_FILES)]
     text = " ".join(" ".join(texts).split())
-    again = f"sdgbias register-model {folder or spec.repo}"
     if "trust_remote_code" in text:
         return (
-            "it needs the repository's own code; read it, then:"
-            f" {again} --trust-remote-code --notes WHO_READ_IT --overwrite"
+            "it needs the repository's own code; read it, then: sdgbias register-model"
+            f" {folder or spec.repo} --trust-remote-code --notes WHO_READ_IT --overwrite"
         )
     if "does not recognize this architecture" in text or "Unrecognized model in" in text:
         kind = re.search(r"model type `([^`]+)`", text)
-        named = f"model type {kind[1]}" if kind else "this model type"
         return (
-            f"transformers {installed('transformers')} doesn't know {named}; a newer one may:"
+            f"transformers {installed('transformers')} doesn't know"
+            f" {f'model type {kind[1]}' if kind else 'this model type'}; a newer one may:"
             " pip install --upgrade transformers"
         )
-    if re.search(r"instantiate the backend tokenizer|`tiktoken` is required", text):
-        if folder is None or (folder / "tokenizer.model").is_file():
-            return "it has no tokenizer.json; to read tokenizer.model: pip install sentencepiece"
-        return "no tokenizer.json in it; save the tokenizer too: tokenizer.save_pretrained(FOLDER)"
-    wanted = re.search(
-        r"(?:requires(?: the)?|Package) `?([\w-]+?)`? (?:library|is required|to be installed)", text
-    )
-    missing = re.search(r"No module named '([\w.]+)'", text)
-    package = (wanted or missing or [""] * 2)[1].partition(".")[0]
-    if package.lower() == "torchvision":
-        return (
-            "its processor needs torchvision, which is not installed here:"
-            " pip install --constraint constraints.txt --no-deps torchvision"
-        )
-    if "requires `accelerate`" in text:
-        return (
-            "device_map needs the package accelerate, of the extra large:"
-            ' pip install --constraint constraints.txt ".[large]"'
-        )
-    if package in ("num2words", "timm"):
-        return (
-            f"it needs the package {package}, of the extra families:"
-            ' pip install --constraint constraints.txt ".[families]"'
-        )
+    package = _PACKAGE.search(text)
     if package and isinstance(error, ImportError):
-        return f"it needs the package {package}: pip install {package}"
+        name = next(filter(None, package.groups())).lower()
+        return (
+            f"it needs the package {name}, which is not installed here:"
+            f" pip install --constraint constraints.txt {name}"
+        )
     return ""
 
 
@@ -128,27 +100,26 @@ def _damaged(folder: Path | None, error: BaseException) -> str:
     """What is wrong with the files of a folder, with the next command; '' where they look whole."""
     if folder is None:
         return ""
-    again = "copy the folder again"
     for path in sorted(folder.glob("*.json")):
         try:
             whole = isinstance(json.loads(path.read_text(encoding="utf-8")), dict)
         except (OSError, ValueError):
             whole = False
         if not whole:
-            return f"{path.name} is no JSON object, cut off or edited; {again}"
+            return f"{path.name} is no JSON object, cut off or edited; copy the folder again"
     if why := missing_shards(folder):
-        return f"{why}; {again}"
-    text = " ".join(str(cause) for cause in _causes(error))
+        return f"{why}; copy the folder again"
     if "SafetensorError" in {type(cause).__name__ for cause in _causes(error)}:
-        return f"its safetensors are damaged or cut off ({str(error).splitlines()[0]}); {again}"
+        return (
+            f"its safetensors are damaged or cut off ({first_line(error)}); copy the folder again"
+        )
+    text = " ".join(str(cause) for cause in _causes(error))
     if "no file named" in text:
         return "no model.safetensors in it; convert: model.save_pretrained(FOLDER)"
     if "ignore_mismatched_sizes" in text or "size mismatch" in text:
         return (
             "its weights have other shapes than config.json says; copy both again, of one revision"
         )
-    if "image processor" in text and not (folder / "preprocessor_config.json").is_file():
-        return f"no preprocessor_config.json in it; {again}"
     return ""
 
 

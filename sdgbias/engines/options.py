@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
-import yaml
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -19,13 +18,11 @@ from pydantic import (
     ConfigDict,
     Field,
     JsonValue,
-    ValidationError,
-    ValidationInfo,
     field_validator,
 )
-from pydantic_core import PydanticCustomError
 
-from sdgbias.errors import RegistryError, one_of
+from sdgbias import formats
+from sdgbias.errors import RegistryError
 from sdgbias.files import confine
 from sdgbias.registry.spec import ModelSpec
 
@@ -67,10 +64,10 @@ class Options(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _refuse_null(cls, given: Any, info: ValidationInfo) -> Any:
+    def _refuse_null(cls, given: Any) -> Any:
         """YAML reads an empty value as null, and would so hide a default."""
         if given is None:
-            raise PydanticCustomError("null", "empty")
+            raise ValueError("has no value; leave the option out for its default")
         return given
 
 
@@ -196,7 +193,7 @@ class ApiOptions(Options):
     )
     """requests are spaced so that no minute holds more"""
     image_tokens: int = Field(1500, ge=0)
-    """the most tokens that one picture costs, for `limits` before the first answers"""
+    """tokens of one request, for `limits` before the first answer; later the most of any answer"""
     timeout: float = Field(60, ge=0.001)
     """seconds of one request"""
     retries: int = Field(6, ge=0, le=100)
@@ -220,17 +217,17 @@ class ApiOptions(Options):
             url, host = urlsplit(""), ""
         if url.username or url.password or url.query or url.fragment:
             raise ValueError(
-                "base_url holds a user name, a query or a fragment; valid: https://HOST/v1, the key"
-                " in the variable that api_key_env names"
+                "it holds a user name, a query or a fragment; valid: https://HOST/v1, the key in"
+                " the variable that api_key_env names"
             )
         if url.path.rstrip("/").endswith("/chat/completions"):
             raise ValueError(
-                f"base_url is {given!r}; valid: what stands before /chat/completions, which is"
+                f"{given!r} is too long; valid: what stands before /chat/completions, which is"
                 " added"
             )
         if not host or not (url.scheme == "https" or (url.scheme == "http" and _loopback(host))):
             raise ValueError(
-                f"base_url is {given!r}; valid: https://HOST/v1, or http:// on this machine"
+                f"{given!r} is not taken; valid: https://HOST/v1, or http:// on this machine"
                 " (127.0.0.1)"
             )
         return given.rstrip("/")
@@ -281,13 +278,8 @@ def _loopback(host: str) -> bool:
 def read(spec: ModelSpec, kind: type[T]) -> T:
     """The options of an entry, whose backend has options of this kind. RegistryError names the
     entry's file, the option, its value and what is valid, for an unknown option all names."""
-    model = MODELS[spec.backend]
-    try:
-        settings = model.model_validate(dict(spec.options))
-    except ValidationError as invalid:
-        faults = sorted(invalid.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
-        where = f"registry/models/{spec.name}.yaml"
-        raise RegistryError(f"{where}: {_sentence(faults[0], spec, model)}") from None
+    where = f"registry/models/{spec.name}.yaml: options"
+    settings = formats.parse(dict(spec.options), MODELS[spec.backend], where, RegistryError)
     assert isinstance(settings, kind), f"{spec.backend} has no {kind.__name__}"
     return settings
 
@@ -302,20 +294,6 @@ def oracle_folder(named: str, root: Path) -> Path:
     return Path(named) if Path(named).is_absolute() else confine(root, named)
 
 
-def _sentence(fault: Any, spec: ModelSpec, model: type[Options]) -> str:
-    loc = fault["loc"]
-    if fault["type"] == "extra_forbidden":
-        return one_of("option", loc[0], model.model_fields)
-    if fault["type"] == "value_error" and len(loc) < 2:  # a rule of an option: a sentence
-        return str(fault["ctx"]["error"])
-    name = str(loc[0])
-    about = schema(model)[name]
-    valid = f"valid: {in_words(about)}: {about['description']}"
-    if fault["type"] == "missing":
-        return f"option {name} is missing; {valid}"
-    return f"{name} is {spec.options[name]!r}; {valid}"
-
-
 @cache
 def schema(model: type[Options]) -> dict[str, dict[str, Any]]:
     """Option -> JSON Schema of its value, with its description."""
@@ -323,35 +301,3 @@ def schema(model: type[Options]) -> dict[str, dict[str, Any]]:
     for about in properties.values():
         about["description"] = " ".join(about["description"].split())
     return properties
-
-
-_KINDS = {
-    "array": "a list",
-    "boolean": "true or false",
-    "integer": "a whole number",
-    "number": "a number",
-    "object": "a mapping",
-    "string": "text",
-}
-
-
-def in_words(about: Mapping[str, Any]) -> str:
-    """What a JSON Schema of these models takes, in words."""
-    if "enum" in about:
-        return ", ".join(str(value) for value in about["enum"] if value != "")
-    parts = [part for part in about.get("anyOf", [about]) if part != {"type": "null"}]
-    words = " or ".join(dict.fromkeys(map(_kind, parts)))
-    for example in about.get("examples", ()):
-        flow = yaml.safe_dump([example], default_flow_style=True, sort_keys=False, width=1000)
-        words += f" such as {flow.strip()[1:-1]}".replace("'", "")
-    return words
-
-
-def _kind(about: Mapping[str, Any]) -> str:
-    words = _KINDS[about.get("type", "object")]  # a model of its own is a mapping
-    low, above, high = (about.get(n) for n in ("minimum", "exclusiveMinimum", "maximum"))
-    if low is not None:
-        words += f" from {low:g} " + ("on" if high is None else f"to {high:g}")
-    if above is not None:
-        words += f" above {above:g}" + ("" if high is None else f" and up to {high:g}")
-    return words

@@ -24,8 +24,9 @@ import numpy as np
 from sdgbias.engines import Restartable
 from sdgbias.engines.api.http import Transport, count
 from sdgbias.engines.fingerprint import VERSIONS, accelerator, fingerprint, installed, local_folder
-from sdgbias.engines.hf.processor import load_processor
-from sdgbias.engines.hf.prompting import (
+from sdgbias.engines.hf.load import load_processor
+from sdgbias.engines.hf.prompt import (
+    TextProcessor,
     adds_special_tokens,
     check_template,
     probe_hash,
@@ -33,7 +34,6 @@ from sdgbias.engines.hf.prompting import (
     template_of,
     too_many,
 )
-from sdgbias.engines.hf.text_only import TextProcessor
 from sdgbias.engines.hf.tokens import (
     SPACE_MARKS,
     Choices,
@@ -163,7 +163,7 @@ class VLLM(Restartable):
     async def _send(self, request: Request) -> dict[str, Any]:
         prompt, ending, parameters = request
         text = self._text(prompt)
-        return await self.transport.ask(lambda: self._body(prompt, text, ending, parameters), 0, 0)
+        return await self.transport.ask(lambda: self._body(prompt, text, ending, parameters))
 
     def _too_many(self, prompts: Iterable[Prompt]) -> int:
         """Pictures of the prompt that has most, where these are more than the server takes; else

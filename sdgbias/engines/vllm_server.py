@@ -110,7 +110,7 @@ class Server:
         yield from ("--load-format", "safetensors", "--generation-config", "vllm", "--seed", "0")
         yield from ("--chat-template-content-format", "openai", "--enable-prompt-tokens-details")
         yield from ("--enable-prefix-caching", "--disable-uvicorn-access-log")
-        head = {"head_dtype": "float32"}  # hf/head.py says why
+        head = {"head_dtype": "float32"}  # hf/load.py says why
         yield from ("--hf-overrides", json.dumps(head | self._nested(head)))
         if spec.trust_remote_code:
             yield "--trust-remote-code"

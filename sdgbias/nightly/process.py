@@ -35,9 +35,6 @@ LOOK = 1.0
 LONGEST = 500
 #: Bytes of a command's log; as much again is kept before it, in NAME.log.1.
 LOG_BYTES = 16 * 2**20
-#: Bytes of an outcome file that are allocated before the work starts, so that an error can still be
-#: written when the disk is full.
-ROOM = 4096
 _MARK = re.compile(rb"(?:\A|\0)%s=(\d+):(\d+)" % supervisor.MARK.encode())
 _STARTED = "== started "
 _SECRET_NAME = re.compile(r"key|token|secret|passw|credential|webhook", re.IGNORECASE)
@@ -251,7 +248,6 @@ def report_outcome(path: Path | None) -> Iterator[dict[str, Any]]:
     if path is None:
         yield outcome
         return
-    _reserve(path)
 
     def failed(error: Exception) -> None:
         kind, expected = type(error).__name__, isinstance(error, SdgbiasError)
@@ -269,15 +265,9 @@ def report_outcome(path: Path | None) -> Iterator[dict[str, Any]]:
     write_outcome(path, outcome)
 
 
-def _reserve(path: Path) -> None:
-    with suppress(OSError), path.open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, ROOM)
-
-
 def write_outcome(path: Path, outcome: dict[str, Any]) -> None:
-    """Write the outcome atomically. If the disk is full, an error is shortened and written into the
-    room that `report_outcome` reserved. Raises StoreError if an outcome can't be written; for an
-    error it does not, because the error is on stderr as well."""
+    """Write the outcome atomically. Raises StoreError where it can't be written; an error that
+    can't be (the disk is full) is known by its exit code and by the log."""
     try:
         with replacing(path) as part:
             part.write_text(json.dumps(outcome, default=str), encoding="utf-8")
@@ -286,6 +276,3 @@ def write_outcome(path: Path, outcome: dict[str, Any]) -> None:
             raise StoreError(
                 f"{path}: can't be written ({error.strerror}); what was published stays"
             ) from None
-        short = {**outcome, "message": str(outcome.get("message", ""))[:LONGEST]}
-        with suppress(OSError), path.open("r+b") as file:
-            file.write(json.dumps(short, default=str).encode().ljust(ROOM))

@@ -19,14 +19,11 @@ from __future__ import annotations
 import contextvars
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, as_completed, wait
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 from sdgbias import progress
 from sdgbias.errors import InfrastructureError, RegressionBreach
@@ -236,7 +233,7 @@ def _placed(
     running: dict[Future[None], tuple[str, ...]] = {}
     waits, since = "", time.monotonic()
     try:
-        with _threads(len(wanted)) as begin:
+        with ThreadPoolExecutor(max(1, len(wanted))) as pool:
             while running or (wanted and time.monotonic() < ends):
                 clock = time.monotonic()
                 for model, count in list(wanted.items()) if clock < ends else ():
@@ -245,7 +242,9 @@ def _placed(
                         continue
                     devices = gpus.take(count, host.gpus, f"{who}, {model}")
                     if devices is not None:
-                        running[begin(one, model, ",".join(devices) or None)] = devices
+                        context = contextvars.copy_context()
+                        given = ",".join(devices) or None
+                        running[pool.submit(context.run, one, model, given)] = devices
                         del wanted[model]
                 if running:
                     waits, since = "", clock
@@ -274,20 +273,6 @@ def _waiting(before: str, holders: Mapping[str, str], tell: Callable[[str], None
     return held
 
 
-@contextmanager
-def _threads(most: int) -> Iterator[Callable[..., Future[Any]]]:
-    """Starts calls in threads, and waits for them at the end. If the block raises, every running
-    process is ended first."""
-    pool = ThreadPoolExecutor(max(1, most))
-    try:
-        yield lambda do, *what: pool.submit(contextvars.copy_context().run, do, *what)
-    except BaseException:
-        process.stop_all()
-        raise
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
 def line(outcome: JobOutcome) -> str:
     """Describe one outcome in a line: 'published, 12 s', 'failed after 2 attempts, 31 s:
     OutOfMemory: ...'."""
@@ -308,28 +293,14 @@ def _close(
 ) -> None:
     """Run the closing steps in order; each reads the results of the earlier ones from the results
     file."""
-
-    def one(name: str) -> tuple[StepResult, float]:
-        began = time.monotonic()
-        return step(name, options, night), time.monotonic() - began
-
     wanted = list(steps)
     if options.selfcheck and "analyse" in wanted:
         wanted.insert(wanted.index("analyse") + 1, finish.SELFCHECK)
-    together = finish.PARALLEL_STEPS
-    for _, turn in groupby(wanted, key=lambda name: together if name in together else name):
-        names = []
-        for name in turn:
-            if why := finish.not_due(name, options, night):
-                tell(f"{name}: not due: {why}")
-            else:
-                names.append(name)
+    for name in wanted:
+        if why := finish.not_due(name, options, night):
+            tell(f"{name}: not due: {why}")
+            continue
         records.update(options.results, night, **records.step_columns(results))
-        with _threads(len(names)) as begin:
-            begun = {name: begin(one, name) for name in names}
-            for ended in as_completed(begun.values()):
-                ended.result()
-        for name, ended in begun.items():
-            results[name], seconds = ended.result()
-            came_to = results[name]
-            tell(f"{name}: {came_to} ({seconds:.0f} s)")
+        began = time.monotonic()
+        results[name] = step(name, options, night)
+        tell(f"{name}: {results[name]} ({time.monotonic() - began:.0f} s)")

@@ -20,9 +20,6 @@ from sdgbias.nightly.records import BREACH, FAILED, StepResult
 from sdgbias.registry.entries import DEFAULT_SUITES
 
 STEPS = ("analyse", "gate", "report", "wandb", "announce")
-#: Steps that run in parallel: both present results of earlier steps, and neither reads the other's
-#: output.
-PARALLEL_STEPS = ("report", "wandb")
 CHECK, SELFCHECK = "benchmark", "selfcheck"
 #: After the end of the night is recorded: its page again, which then says how it ended.
 LAST_PAGE = "last page"

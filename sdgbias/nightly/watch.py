@@ -310,13 +310,6 @@ def try_candidates(
     return findings
 
 
-def next_tried(root: Path, rules: Rules) -> list[str]:
-    """The candidates that the next look would ask, but for those that it asks again after an
-    upgrade; nothing is written. Raises RegistryError."""
-    waiting = read_ledger(root).values() if rules.probe else ()
-    return sorted(row.name for row in waiting if _is_due(root, row, row.versions))
-
-
 def _is_due(root: Path, row: Seen, versions: Mapping[str, str]) -> bool:
     upgraded = row.verdict == NOT_ADMITTED and row.versions != versions
     try:

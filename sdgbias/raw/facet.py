@@ -20,7 +20,8 @@ import pandas as pd
 
 from sdgbias.errors import InputError
 from sdgbias.files import packaged_yaml
-from sdgbias.raw.text_tables import numbers, read_text
+from sdgbias.raw.text_tables import first_faults, numbers, read_text
+from sdgbias.types import QUARANTINE_COLUMNS
 
 _TABLE: dict[str, Any] = packaged_yaml("facet.yaml")
 #: FACET's 52 person classes, and the 13 that the paper reports on, in its order (App. A.4).
@@ -87,23 +88,16 @@ def read_annotations(path: Path) -> Annotations:
     persons = rows.groupby("filename")["person_id"].transform("size")
     classes = rows["class1"].map(normalise)
     boxes = rows["bounding_box"].map(read_box)
-    faults = {  # rule -> where it is broken, and what is shown then; the first one counts
-        "no-person-id": (person == "", line),
-        "person-twice": (person.duplicated(keep=False), line),
-        "no-file": (file == "", line),
-        "unknown-class": (classes == "", rows["class1"].map(repr)),
-        "box-unreadable": (boxes.isna(), rows["bounding_box"].str[:60].map(repr)),
-        "several-persons": (persons > 1, file + ": " + persons.astype(str) + " persons"),
-    }
-    broken = [where for where, _ in faults.values()]
-    gone = pd.DataFrame(
-        {
-            "table": "people",
-            "key": person.where(person != "", line),
-            "rule": np.select(broken, list(faults), ""),
-            "detail": np.select(broken, [shown for _, shown in faults.values()], ""),
-        }
-    )
+    faults = [
+        ("no-person-id", person == "", line),
+        ("person-twice", person.duplicated(keep=False), line),
+        ("no-file", file == "", line),
+        ("unknown-class", classes == "", rows["class1"].map(repr)),
+        ("box-unreadable", boxes.isna(), rows["bounding_box"].str[:60].map(repr)),
+        ("several-persons", persons > 1, file + ": " + persons.astype(str) + " persons"),
+    ]
+    gone = first_faults(faults).assign(table="people", key=person.where(person != "", line))
+    gone = gone[QUARANTINE_COLUMNS]
     keep = gone["rule"] == ""
     kept = rows[keep]
     groups = {name: vote(kept, name) for name in VOTES}

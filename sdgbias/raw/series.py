@@ -59,14 +59,10 @@ def read_series(folder: Path) -> tuple[pd.DataFrame, list[str]]:
         )
     parts = [part for reader in _READERS for part in reader(folder)]
     if not parts:
-        example = ""
-        for other in sorted(folder.rglob("*.csv"))[:1]:
-            has = f"{other.relative_to(folder)} has the columns {', '.join(_header(other))}"
-            example = f" ({has}; a table of one's own wants {', '.join(COLUMNS)})"
         raise InputError(
-            f"{folder} holds no indicator series{example}; wants unsd_sdg, uis, who_gho, ihme_haq,"
-            " gdl_shdi, gdl_area or tidy/<series>.csv in it; pass --indicators data/indicators for"
-            " the open series of this project"
+            f"{folder} holds no indicator series; wants unsd_sdg, uis, who_gho, ihme_haq, gdl_shdi,"
+            f" gdl_area or tables of one's own ({', '.join(COLUMNS)}) in it; pass --indicators"
+            " data/indicators for the open series of this project"
         )
     frame = pd.concat(parts, ignore_index=True)
     keys = list(COLUMNS[:5])

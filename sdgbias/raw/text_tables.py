@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from sdgbias.errors import InputError
@@ -98,3 +99,12 @@ def years(column: pd.Series) -> pd.Series:
     """2016 of '2016', '2016.0' and '2016-2017', as float64; NaN for anything else."""
     first = column.str.extract(r"^(\d{4})(?:\.0+|\s?[-/\u2013]\s?\d{2,4})?$")[0]
     return numbers(first)
+
+
+def first_faults(faults: Sequence[tuple[str, pd.Series, pd.Series]]) -> pd.DataFrame:
+    """rule and detail of each row: of the first fault (rule, where it is broken, detail there) that
+    it has, '' for a row without any. Unknown counts as broken."""
+    broken = [where.fillna(True).to_numpy(dtype=bool) for _, where, _ in faults]
+    rules, details = [rule for rule, _, _ in faults], [detail for _, _, detail in faults]
+    found = {"rule": np.select(broken, rules, ""), "detail": np.select(broken, details, "")}
+    return pd.DataFrame(found, index=faults[0][1].index)

@@ -152,7 +152,7 @@ def here(root: Path) -> Host:
 
 
 def _types(kind: str) -> frozenset[str]:
-    from sdgbias.engines.hf import loading  # seconds, and nothing new on the hub asks for it
+    from sdgbias.engines.hf import load as loading  # seconds, and nothing new on the hub asks it
 
     types: frozenset[str] = getattr(loading, kind)()
     return types
@@ -284,8 +284,8 @@ def _template(spec: ModelSpec, root: Path) -> tuple[list[str], str]:
 
     if spec.backend not in ("hf", "vllm"):
         return [], ""
-    from sdgbias.engines.hf.processor import load_processor
-    from sdgbias.engines.hf.prompting import PROBES, render, template_of
+    from sdgbias.engines.hf.load import load_processor
+    from sdgbias.engines.hf.prompt import PROBES, render, template_of
 
     try:
         processor = load_processor(spec, root)

@@ -56,10 +56,10 @@ def cost(
     counted: Counted = Counted(),
     progress: Progress = silent,
 ) -> dict[str, Any]:
-    """Counts for one registered model on one benchmark. prompts_*, tokens_*, images_* (encodings of
-    a picture): *_naive, *_full (Full-view prompts alone, the plain evaluation that the paper
-    compares CADE's price with), *_distinct and *_planned of the paper's views; *_extra, what extra
-    prompts add to the planned counts. asked: task -> distinct prompts of each view, summed. Raises
+    """Counts for one registered model on one benchmark. prompts_*, tokens_*: *_naive, every cell of
+    the paper's views; *_full, Full-view cells alone, the plain evaluation that the paper compares
+    CADE's price with; *_distinct and *_planned of the paper's views; *_extra, what extra prompts
+    add to the planned counts. asked: task -> distinct prompts of each view, summed. Raises
     UsageError for an engine without a tokenizer here."""
     if spec.backend not in TOKENIZED:
         raise UsageError(
@@ -75,17 +75,16 @@ def cost(
     # vLLM shares beginnings by itself
     shares = bool(options.share_prefix) if isinstance(options, HfOptions) else True
 
-    def planned(cells: pd.DataFrame) -> tuple[int, int, int]:
+    def planned(cells: pd.DataFrame) -> tuple[int, int]:
         rows = make_plan(cells, spec.name).distinct
         of_rows = [paths[key] for key in rows["key"]]
-        return len(rows), *_shared(rows["image_id"].tolist(), of_rows, spec.batch_size, shares)
+        return len(rows), _prefilled(rows["image_id"].tolist(), of_rows, spec.batch_size, shares)
 
-    paper = cells["view"].isin([view.value for view in View])
-    full = cells["view"] == "full"
-    shown = cells["image_id"] != ""
+    paper, full = cells["view"].isin([view.value for view in View]), cells["view"] == "full"
     lengths = plan.cells["key"].map({key: len(path) for key, path in paths.items()})
-    prompts, tokens, images = planned(cells[paper])
-    all_prompts, all_tokens, all_images = planned(cells)
+    tokens_naive, tokens_full = int(lengths[paper].sum()), int(lengths[full].sum())
+    prompts, tokens = planned(cells[paper])
+    all_prompts, all_tokens = planned(cells)
     image_tokens = int((next(iter(paths.values())) == -1).sum()) if paths else 0
     by_task = plan.cells.groupby(["task", "view"])["key"].nunique().groupby("task").sum()
     return {
@@ -95,19 +94,15 @@ def cost(
         "prompts_full": int(full.sum()),
         "prompts_planned": prompts,
         "prompts_extra": all_prompts - prompts,
-        "tokens_naive": int(lengths[paper].sum()),
-        "tokens_full": int(lengths[full].sum()),
+        "tokens_naive": tokens_naive,
+        "tokens_full": tokens_full,
         "tokens_distinct": sum(len(paths[key]) for key in set(plan.cells.loc[paper, "key"])),
         "tokens_planned": tokens,
         "tokens_extra": all_tokens - tokens,
-        "images_naive": int((shown & paper).sum()) * parts,
-        "images_full": int((shown & full).sum()) * parts,
-        "images_planned": images * parts,
-        "images_extra": (all_images - images) * parts,
         "image_tokens": image_tokens // parts + 1 if image_tokens else 0,
         "asked": {str(task): int(n) for task, n in by_task.items()},
-        "ratio_naive": round(int(lengths[paper].sum()) / max(tokens, 1), 3),
-        "ratio_full": round(tokens / int(lengths[full].sum()), 3) if full.any() else None,
+        "ratio_naive": round(tokens_naive / max(tokens, 1), 3),
+        "ratio_full": round(tokens / tokens_full, 3) if tokens_full else None,
     }
 
 
@@ -121,8 +116,8 @@ def _tokenize(
 ) -> tuple[dict[str, np.ndarray], int]:
     """(key -> the tokens of each distinct prompt, -1 for those of a picture; pictures a question).
     Every picture has as many tokens as the first."""
-    from sdgbias.engines.hf.processor import load_processor
-    from sdgbias.engines.hf.prompting import template_of, token_paths
+    from sdgbias.engines.hf.load import load_processor
+    from sdgbias.engines.hf.prompt import template_of, token_paths
     from sdgbias.engines.hub_errors import BROKEN
 
     processor, template = load_processor(spec, root), template_of(spec)
@@ -145,15 +140,12 @@ def _tokenize(
     return dict(zip(rows["key"], paths, strict=True)), len(picture)
 
 
-def _shared(
-    ids: Sequence[str], paths: Sequence[np.ndarray], size: int, shares: bool
-) -> tuple[int, int]:
-    """(tokens prefilled, pictures encoded) when the chunks of the plan are scored, those about one
-    picture behind one beginning where the engine shares it."""
-    from sdgbias.engines.hf.decoding import common_length
+def _prefilled(ids: list[str], paths: Sequence[np.ndarray], size: int, shares: bool) -> int:
+    """Tokens that are prefilled when the chunks of the plan are scored, those about one picture
+    behind one beginning where the engine shares it."""
+    from sdgbias.engines.hf.prompt import common_length
 
-    tokens = pictures = start = 0
-    ids = list(ids)
+    tokens = start = 0
     while start < len(ids):
         end = chunk_end(ids, start, size)
         groups: dict[str, list[np.ndarray]] = {}
@@ -163,31 +155,22 @@ def _shared(
             together = shares and bool(image_id) and len(group) > 1
             begun = common_length([path.tolist() for path in group]) if together else 0
             tokens += sum(map(len, group)) - begun * (len(group) - 1)
-            pictures += bool(image_id) * (1 if together else len(group))
         start = end
-    return tokens, pictures
+    return tokens
 
 
-def hours(
-    spec: ModelSpec, prompts: Mapping[str, int], results: Sequence[Path], rate: float | None = None
-) -> dict[str, Any]:
+def hours(spec: ModelSpec, prompts: Mapping[str, int], results: Sequence[Path]) -> dict[str, Any]:
     """GPU hours (without a GPU: hours) for so many prompts of each task, at the pace of the model's
     runs in ``results`` whose prompts were all timed: mean, lowest and highest, None without such a
-    run. devices: GPUs of one engine; gib: memory needed on each, 0: not known; money: what the
-    hours cost at ``rate`` for one."""
+    run, and how many runs they are."""
     devices = max(1, machine.gpus_of(spec))
-    weights = machine.weights_gib((spec.params_b or 0) * 1e9, spec.dtype)
     stored = [store.query(path, _PACE, [spec.name]) for path in results if path.is_file()]
     runs = [run.set_index("task")["pace"] for rows in stored for _, run in rows.groupby("run_id")]
     runs = [pace for pace in runs if set(prompts) <= set(pace.index)]
     took = [devices * sum(n * pace[task] for task, n in prompts.items()) / 3600 for pace in runs]
-    mean = sum(took) / len(took) if took else None
     return {
-        "hours": mean,
+        "hours": sum(took) / len(took) if took else None,
         "low": min(took, default=None),
         "high": max(took, default=None),
-        "devices": devices,
-        "gib": machine.need(weights, devices) if weights else 0.0,
-        "basis": f"{len(took)} measured run{'s' * (len(took) > 1)}" if took else "",
-        "money": None if rate is None or mean is None else mean * rate,
+        "runs": len(took),
     }

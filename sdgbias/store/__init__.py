@@ -18,9 +18,9 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -131,38 +131,27 @@ def connect(
     runs. A file of an earlier schema is brought to this one first (migrate.py). Raises StoreError:
     no such file (read-only), locked too long, not writable, disk full, or of a newer schema.
     """
-    path = _local(path)
-    held = _HELD.get()
-    if read_only and held is not None and held[0] == path:
-        with database.translate_errors(path, "read"):
-            views.show(held[1], path, details, runs)
-            night_files.show(held[1], path)
-            yield held[1]
-        return
-    if read_only:
-        if not path.exists():
-            raise StoreError(f"no results at {path}; run `sdgbias evaluate` first")
-        migrate.prepare(path, wait)
-        con = database.open_file(path, True, wait)
-        with database.translate_errors(path, "read"), con:
-            views.show(con, path, details, runs)
-            night_files.show(con, path)
-            yield con
-        return
-    with _WRITER:
-        database.make_folder(path)
-        migrate.prepare(path, wait)
-        with locks.shared(path, wait):
-            con = database.open_file(path, False, wait)
-            with database.translate_errors(path, "write"):
-                try:
-                    if not database.version_of(con):
-                        database.create_tables(con)
-                    views.show(con, path, details, runs)
-                    night_files.show(con, path)
-                    yield con
-                finally:
-                    con.close()
+    path, held = _local(path), _HELD.get()
+    with ExitStack() as stack:
+        stack.enter_context(database.translate_errors(path, "read" if read_only else "write"))
+        if read_only and held is not None and held[0] == path:
+            con = held[1]
+        elif read_only:
+            if not path.exists():
+                raise StoreError(f"no results at {path}; run `sdgbias evaluate` first")
+            migrate.prepare(path, wait)
+            con = stack.enter_context(database.open_file(path, True, wait))
+        else:
+            stack.enter_context(_WRITER)
+            database.make_folder(path)
+            migrate.prepare(path, wait)
+            stack.enter_context(locks.shared(path, wait))
+            con = stack.enter_context(database.open_file(path, False, wait))
+            if not database.version_of(con):
+                database.create_tables(con)
+        views.show(con, path, details, runs)
+        night_files.show(con, path)
+        yield con
 
 
 @contextmanager
@@ -397,8 +386,7 @@ def _local(path: Path | str) -> Path:
     misreads, StoreError for a folder or a pipe."""
     if re.match(r"[a-z0-9+]+:/", str(path)):
         raise UsageError(
-            f"--results {path}: the catalogue is a local file; only the Parquet files of runs can"
-            f" lie elsewhere ({parquet.ELSEWHERE})"
+            f"--results {path}: results are a local file; mount or copy what lies elsewhere"
         )
     if "?" in str(path):  # DuckDB takes it for the end of the path, and its log file for another
         raise UsageError(
@@ -423,22 +411,10 @@ def _writing(path: Path) -> Iterator[None]:
 
 
 def _record(run: RunRecord | Mapping[str, Any]) -> dict[str, Any]:
-    """The row of ``runs``: JSON text and naive UTC times. Raises StoreError on unknown or missing
-    fields."""
-    if not isinstance(run, RunRecord):
-        valid = [f.name for f in fields(RunRecord)]
-        for name in run:
-            if name not in valid:
-                raise StoreError(one_of("field of a run record", name, valid))
-        missing = {"run_id", "model", "benchmark_id"} - set(run)
-        if missing:
-            raise StoreError(
-                f"run record without {', '.join(sorted(missing))}; see store.RunRecord"
-            )
-        run = RunRecord(**run)
-    if run.provenance not in PROVENANCE:
-        raise StoreError(one_of("provenance", run.provenance, PROVENANCE))
-    record = asdict(run)
+    """The row of ``runs``: JSON text and naive UTC times. Raises StoreError."""
+    record = asdict(run if isinstance(run, RunRecord) else RunRecord(**run))
+    if record["provenance"] not in PROVENANCE:
+        raise StoreError(one_of("provenance", record["provenance"], PROVENANCE))
     record["config"] = json_text(record["config"])
     for name in ("started_at", "finished_at"):
         when = record[name]

@@ -17,7 +17,7 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-from sdgbias.errors import Busy, DiskFull, StoreError
+from sdgbias.errors import Busy, DiskFull, StoreError, first_line
 from sdgbias.files import packaged, packaged_yaml
 from sdgbias.store import parquet, views
 
@@ -80,14 +80,10 @@ def _store_error(error: duckdb.Error, path: Path, verb: str) -> StoreError:
     text = str(error)
     if views.MARK in text:
         return StoreError(text.split(views.MARK, 1)[1].splitlines()[0])
-    broken = parquet.named_in(text)
-    if broken and verb == "read":
-        return StoreError(parquet.advice(broken[0], broken[1], "damaged"))
-    line = text.strip().splitlines()[0] if text.strip() else type(error).__name__
     if refusal := next((f for f in parquet.REFUSALS if f.sign in text), None):
         again = f", {parquet.AGAIN}" if refusal.kind is DiskFull else ""
         return refusal.kind(f"can't {verb} {path}: {refusal.cause}{again}")
-    return StoreError(f"can't {verb} {path}: {line}")
+    return StoreError(f"can't {verb} {path}: {first_line(error)}")
 
 
 def version(path: Path, wait: float) -> int:

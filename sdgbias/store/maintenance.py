@@ -17,7 +17,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -162,31 +162,20 @@ def remove_if_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-#: A score cache of a fingerprint without a run may belong to an interrupted evaluation: it is
-#: removed once nothing was written to it for this long.
-UNTOUCHED = timedelta(days=7)
-
-
 @dataclass(frozen=True)
 class Cleared:
-    """Removed: orphans (files, bytes), score caches (folders, bytes), and the DuckDB file's size
-    before and after (bytes)."""
+    """Removed orphans (files, bytes), and the DuckDB file's size before and after (bytes)."""
 
     orphans: int
     orphan_bytes: int
-    caches: int
-    cache_bytes: int
     before: int
     after: int
 
 
-def compact(
-    results: Path, *, caches: bool = False, now: datetime, progress: Progress = silent
-) -> Cleared:
-    """Removes orphans and rewrites the DuckDB file. Blocks writers meanwhile; readers are not
-    disturbed. ``caches``: also score caches whose fingerprint no run has and that are unchanged for
-    a week before ``now``. Raises StoreError while another process writes, or where there is no room
-    for a second DuckDB file."""
+def compact(results: Path, progress: Progress = silent) -> Cleared:
+    """Removes orphans and copies the DuckDB file to one without holes. Blocks writers meanwhile;
+    readers are not disturbed. Raises StoreError while another process writes, or where there is no
+    room for a second DuckDB file."""
     folder = parquet.home(results)
     with locks.alone(results):
         left = orphans(results)
@@ -195,42 +184,11 @@ def compact(
             path.unlink()
         for run in sorted(folder.glob("run_id=*")):
             remove_if_empty(run)
-        unused = _unused_caches(results, now) if caches else []
-        held = sum(_size(p) for p in unused)
-        for path in unused:
-            shutil.rmtree(path)
-            remove_if_empty(path.parent)
         progress("copying the DuckDB file", 0, 1)
         before = results.stat().st_size
-        _copy(results)
+        with store.connect(results, details=()) as con:
+            con.execute("CHECKPOINT")  # moves what a killed writer left in the log into the file
+        with database.rewriting(results) as draft:
+            database.copy(results, draft)
         progress("copying the DuckDB file", 1, 1)
-        return Cleared(len(left), freed, len(unused), held, before, results.stat().st_size)
-
-
-def _copy(results: Path) -> None:
-    """Copies the DuckDB file to a new one without holes."""
-    with store.connect(results, details=()) as con:
-        con.execute("CHECKPOINT")  # moves what a killed writer left in the log into the file
-    with database.rewriting(results) as draft:
-        database.copy(results, draft)
-
-
-def _unused_caches(results: Path, now: datetime) -> list[Path]:
-    """Folders scores/<model>/<fingerprint> of fingerprints that no run has, untouched for a week,
-    and not being written."""
-    used = set(store.query(results, "SELECT DISTINCT fingerprint FROM runs")["fingerprint"])
-    unused = []
-    caches = {path.parent for path in (results.parent / "scores").glob("*/*/*.parquet")}
-    for folder in sorted(caches):
-        newest = max(p.stat().st_mtime for p in folder.iterdir())
-        if (
-            folder.name not in used
-            and newest < (now - UNTOUCHED).timestamp()
-            and not any(map(locks.is_held, folder.glob(".lock*")))
-        ):
-            unused.append(folder)
-    return unused
-
-
-def _size(folder: Path) -> int:
-    return sum(p.stat().st_size for p in folder.rglob("*") if p.is_file())
+        return Cleared(len(left), freed, before, results.stat().st_size)

@@ -4,28 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import uuid
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import quote, unquote, urlsplit
-from urllib.request import url2pathname
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sdgbias.errors import DiskFull, StoreError, UsageError
+from sdgbias.errors import DiskFull, StoreError
 from sdgbias.store.tables import TABLES
 
-#: Environment variable: a folder (absolute path or file://) for the files, instead of beside the
-#: results file.
-ELSEWHERE = "SDGBIAS_DETAILS"
 #: Small enough that looking up one question reads only a part of the file.
 ROW_GROUP = 131_072
-_NAME = re.compile(
-    rf"run_id=(?P<run>[^/'\"]+)/(?P<table>{'|'.join(TABLES)})-[0-9a-f]{{16}}\.parquet"
-)
 
 
 class Refusal(NamedTuple):
@@ -71,29 +63,13 @@ _COMPARED: dict[str, tuple[int, int, int, str]] = {}
 
 
 def home(results: Path) -> Path:
-    """The folder that contains the Parquet files of this results file. Raises UsageError where
-    ELSEWHERE names no folder."""
-    elsewhere = os.environ.get(ELSEWHERE, "").strip().rstrip("/")
-    name = results.with_suffix(".runs").name
-    if not elsewhere:
-        return results.with_name(name)
-    parts = urlsplit(elsewhere)
-    if parts.scheme == "file":
-        elsewhere = url2pathname(parts.path)
-    if "://" in elsewhere or not Path(elsewhere).is_absolute():
-        raise UsageError(f"{ELSEWHERE}={elsewhere}: give an absolute folder or file:///folder")
-    return Path(elsewhere) / name
+    """The folder that contains the Parquet files of this results file."""
+    return results.with_suffix(".runs")
 
 
 def folder_of(run_id: str) -> str:
     """Name of a run's folder: run_id=..., percent-encoded where a file name can't hold it."""
     return f"run_id={quote(run_id, safe='')}"
-
-
-def named_in(text: str) -> tuple[str, str] | None:
-    """(run id, file) of the first detail file named in a message."""
-    match = _NAME.search(text)
-    return (unquote(match["run"]), match[0]) if match else None
 
 
 def write(results: Path, run_id: str, table: str, rows: pa.Table) -> RunTable:
@@ -156,7 +132,7 @@ def advice(run_id: str, file: str, why: str) -> str:
     """The message for a reader of a broken run."""
     next_step = "move the damaged file away"
     if why == "missing":
-        next_step = f"check {ELSEWHERE} and that NAME.runs stands beside NAME.duckdb"
+        next_step = "check that NAME.runs stands beside NAME.duckdb"
     return (
         f"run {run_id}: {file} is {why}; {next_step}, bring it back from a copy or evaluate the"
         " model again; sdgbias store check lists every such file"

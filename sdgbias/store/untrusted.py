@@ -52,7 +52,7 @@ def answer(con: duckdb.DuckDBPyConnection, results: Path, sql: str) -> pd.DataFr
         raise UsageError(_ONLY_READS) from None
     except (duckdb.ProgrammingError, duckdb.DataError) as error:
         # A statement that DuckDB refuses is the user's fault; one that meets a broken file is not.
-        if views.MARK in str(error) or parquet.named_in(str(error)):
+        if views.MARK in str(error):
             raise
         fault = _in_one_line(con, str(error))
         raise UsageError(f"--sql: {fault}; tables and columns: sdgbias results tables") from None

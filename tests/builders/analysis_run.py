@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -31,31 +32,19 @@ def mcq_cell(
     n = len(gold)
     z = {v: np.array(logits.get(v.value, logits["full"]), dtype=float).reshape(n, 3) for v in View}
     present = ~np.isnan(z[View.FULL])
-    options = [["low", "middle", "high"][: int(k)] for k in present.sum(axis=1)]
+    count = present.sum(axis=1)
+    options = [json.dumps(["low", "middle", "high"][: int(k)]) for k in count]
     index = np.array(["ABC".index(g) for g in gold])
-    items = _items(
-        n,
-        columns,
-        gold=list(gold),
-        options=[json.dumps(o) for o in options],
-        n_options=present.sum(axis=1),
-        groups="",
-        evidence="",
-    )
-    tokens = {v: np.array((top_token or {}).get(v.value, [""] * n), dtype=object) for v in View}
     return _cell(
         Task.MCQ,
         test,
-        items,
-        z,
-        present,
-        (np.arange(3) == index[:, None]).astype(float),
-        index,
-        None,
-        {},
-        {},
-        tokens,
-        params,
+        _items(n, columns, gold=list(gold), options=options, n_options=count),
+        logits=z,
+        present=present,
+        payoff=(np.arange(3) == index[:, None]).astype(float),
+        gold=index,
+        top_token={v: (top_token or {}).get(v.value, [""] * n) for v in View},
+        params=params,
     )
 
 
@@ -75,27 +64,20 @@ def number_cell(
     z = {v: np.array(logits.get(v.value, logits["full"]), dtype=float) for v in View}
     numbers = {v: np.array(free.get(v.value, free["full"]), dtype=float) for v in View}
     digits = np.array(by_digit, dtype=float)
-    items = _items(
-        n,
-        {"target": ["women_bmi"] * n, "tolerance": [1.0] * n, **columns},
-        gold_value=gold,
-        n_options=[10] * n,
-        groups="",
-        evidence="",
-    )
+    columns = {"target": ["women_bmi"] * n, "tolerance": [1.0] * n, **columns}
     return _cell(
         Task.REGRESSION,
         test,
-        items,
-        z,
-        np.ones((n, 10), dtype=bool),
-        -np.abs(digits - np.array(gold)[:, None]),
-        np.full(n, -1),
-        digits,
-        numbers,
-        {v: np.ones(n, dtype=bool) for v in View},
-        {v: np.array([""] * n, dtype=object) for v in View},
-        params,
+        _items(n, columns, gold_value=gold, n_options=[10] * n),
+        logits=z,
+        present=np.ones((n, 10), dtype=bool),
+        payoff=-np.abs(digits - np.array(gold)[:, None]),
+        gold=np.full(n, -1),
+        by_digit=digits,
+        free=numbers,
+        parsed={v: np.ones(n, dtype=bool) for v in View},
+        top_token={v: [""] * n for v in View},
+        params=params,
     )
 
 
@@ -110,14 +92,8 @@ def run_of(*cells: TaskCell, model: str = "hand-made", run_id: str = "run-1") ->
 def one(rows: pd.DataFrame, **where: object) -> pd.Series:
     """The only row with these values; test, group, indicator and parameter as they are for the
     whole when not named."""
-    for name, value in {
-        "test": "all",
-        "group": "",
-        "other": "",
-        "indicator": "all",
-        "parameter": "",
-        **where,
-    }.items():
+    whole = {"test": "all", "group": "", "other": "", "indicator": "all", "parameter": ""}
+    for name, value in (whole | where).items():
         rows = rows[rows[name] == value]
     assert len(rows) == 1, rows
     return rows.iloc[0]
@@ -126,49 +102,22 @@ def one(rows: pd.DataFrame, **where: object) -> pd.Series:
 def _items(
     n: int, columns: Mapping[str, Sequence[object]], **more: Sequence[object]
 ) -> pd.DataFrame:
-    base: dict[str, Sequence[object]] = {
-        "item_id": list(range(n)),
-        "cluster_id": [f"place-{i}" for i in range(n)],
-        "country": ["Peru"] * n,
-        "urban": ["U"] * n,
-        "wealth": ["middle"] * n,
-        "photo": ["with photo"] * n,
-        "pillar": ["Health & Nutrition"] * n,
-        "indicator": ["wasting"] * n,
-        "polarity": ["higher"] * n,
-        "split": ["test"] * n,
-        "target": [""] * n,
-        "tolerance": [float("nan")] * n,
-        "gold": [""] * n,
-        "gold_value": [float("nan")] * n,
-        "question": ["How much?"] * n,
-        "options": ["[]"] * n,
-        "n_options": [3] * n,
-        "groups": [""] * n,
-        "evidence": [""] * n,
-    }
-    return pd.DataFrame({**base, **more, **columns})
+    same = {"country": "Peru", "urban": "U", "wealth": "middle", "photo": "with photo"}
+    same |= {"pillar": "Health & Nutrition", "indicator": "wasting", "polarity": "higher"}
+    same |= {"split": "test", "question": "How much?", "options": "[]"}
+    same |= dict.fromkeys(("target", "gold", "groups", "evidence"), "")
+    base = pd.DataFrame({"item_id": range(n), "cluster_id": [f"place-{i}" for i in range(n)]})
+    base = base.assign(**same, n_options=3, tolerance=np.nan, gold_value=np.nan)
+    return base.assign(**{**more, **columns})
 
 
-def _cell(
-    task, test, items, logits, present, payoff, gold, by_digit, free, parsed, tokens, params
-) -> TaskCell:  # type: ignore[no-untyped-def]
-    nothing = {v: np.full(present.shape, np.nan) for v in View}
+def _cell(task: Task, test: str, items: pd.DataFrame, **known: Any) -> TaskCell:
+    """No bounds, no extra prompts, all mass on the candidates; ``known``: the other fields."""
+    shape = known["present"].shape
+    known["gold"] = known["gold"].astype(np.int64)
+    known["top_token"] = {v: np.array(t, dtype=object) for v, t in known["top_token"].items()}
+    upper = {v: np.full(shape, np.nan) for v in View}
     mass = {v: np.ones(len(items)) for v in View}
-    return TaskCell(
-        task,
-        ContextTest(test),
-        items,
-        logits,
-        nothing,
-        {},
-        present,
-        payoff,
-        gold.astype(np.int64),
-        by_digit,
-        free,
-        parsed,
-        tokens,
-        mass,
-        params,
-    )
+    empty = {"extra": {}, "by_digit": None, "free": {}, "parsed": {}}
+    fields = empty | known | {"upper": upper, "mass": mass}
+    return TaskCell(task=task, test=ContextTest(test), items=items, **fields)

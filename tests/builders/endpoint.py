@@ -11,12 +11,12 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from sdgbias.raw.images.shards import image_id
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.types import Prompt
+from tests.builders import loopback
 
 KEY = "unit-test-key-0123456789abcdef"
 
@@ -98,15 +98,9 @@ class Server:
         self.lock = lock = threading.Lock()
         outer = self
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            disable_nagle_algorithm = True  # else each answer waits 40 ms for an acknowledgement
-
-            def log_message(self, *_: object) -> None:
-                return None
-
+        class Handler(loopback.Handler):
             def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                body = json.loads(self.body())
                 with lock:
                     outer.now += 1
                     outer.most = max(outer.most, outer.now)
@@ -125,27 +119,14 @@ class Server:
                     self.close_connection = True
                     return
                 status, headers, content = reply
-                self.send_response(status)
-                for name, value in {
-                    "Content-Type": "application/json",
-                    "Content-Length": str(len(content)),
-                    **headers,
-                }.items():
-                    self.send_header(name, value)
                 with suppress(ConnectionError):  # a client that waited no longer
-                    self.end_headers()
-                    self.wfile.write(content)
+                    self.reply(status, content, {"Content-Type": "application/json", **headers})
 
-        self.httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.httpd.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self.httpd.server_port}/v1"
-        threading.Thread(
-            target=self.httpd.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
-        ).start()
+        self.httpd, address = loopback.start(Handler)
+        self.url = f"{address}/v1"
 
     def close(self) -> None:
-        self.httpd.shutdown()
-        self.httpd.server_close()
+        loopback.stop(self.httpd)
 
 
 def spec(server: Server, **options: Any) -> ModelSpec:

@@ -33,13 +33,9 @@ PARAMS = CadeParams(alpha=0.8, lambda_kl=0.5, beta=0.9, tau=0.85)
 BENCHMARK = "0123456789abcdef"
 INDICATORS = ("stunting", "electricity-access", "shdi")
 TITLES = ("Stunting prevalence", "Access to electricity", "Subnational HDI")
-TOKENS = {
-    "candidates": "ABC",
-    "mass": 0.97,
-    "minus_logit": -3.0,
-    "top_token": "A",
-    "n_tokens": 120,
-}
+TOKENS = {"candidates": "ABC", "mass": 0.97, "minus_logit": -3.0, "top_token": "A", "n_tokens": 120}
+#: Columns of an item that its answers are counted by.
+KEPT = ["task", "item_id", "split", "cluster_id", "pillar", "polarity", "question"]
 CONTEXT = {
     "T1": "Given: asset_index=0.4, urban=Urban",
     "T2": "Given: urban=Urban",
@@ -50,25 +46,12 @@ CONTEXT = {
 
 
 def composite(rng: np.random.Generator, wealth: float) -> bytes:
-    """448 x 448: a street above, a settlement and its lights below; brighter where wealth is."""
-    image = Image.new("RGB", (448, 448), (170, 196, 222))
+    """448 x 448 lights in the dark; more where wealth is."""
+    image = Image.new("RGB", (448, 448), (4, 4, 10))
     draw = ImageDraw.Draw(image)
-    draw.rectangle((0, 150, 448, 224), fill=(156, 132, 102))
-    draw.polygon([(180, 224), (268, 224), (232, 150), (216, 150)], fill=(90, 90, 92))
-    for _ in range(4 + int(8 * wealth)):
-        x, h = int(rng.integers(0, 420)), int(rng.integers(20, 30 + int(80 * wealth)))
-        draw.rectangle(
-            (x, 152 - h, x + 34, 160), fill=tuple(int(v) for v in rng.integers(90, 210, 3))
-        )
-    draw.rectangle((0, 224, 224, 448), fill=(92, 116, 66))
     for _ in range(20 + int(120 * wealth)):
-        x, y = int(rng.normal(112, 50)), int(rng.normal(336, 50))
-        if 4 < x < 216 and 230 < y < 442:
-            draw.rectangle((x, y, x + 5, y + 5), fill=(200, 190, 176))
-    draw.rectangle((224, 224, 448, 448), fill=(4, 4, 10))
-    for r in range(70, 5, -5):
-        v = int(255 * wealth * (1 - r / 75))
-        draw.ellipse((336 - r, 336 - r, 336 + r, 336 + r), fill=(v, v, int(v * 0.8)))
+        x, y = rng.integers(0, 440, 2).tolist()
+        draw.rectangle((x, y, x + 5, y + 5), fill=(200, 190, 176))
     buffer = io.BytesIO()
     image.save(buffer, "PNG")
     return buffer.getvalue()
@@ -175,6 +158,7 @@ def answered(model: str, table: pd.DataFrame, rng: np.random.Generator) -> dict[
     mcq = table[table["task"] == "mcq"].reset_index(drop=True)
     regression = table[table["task"] == "regression"]
     scores, predictions, metrics = [], [], []
+    letters = np.array(list("ABC"))
     for test in ("T1", "T2", "T3", "T4", "T5"):
         views = logits(mcq, prior, sight, test, rng)
         s = cade.streams(*(views[v] for v in ("full", "ctx_q", "img_q", "q_only")))
@@ -184,11 +168,9 @@ def answered(model: str, table: pd.DataFrame, rng: np.random.Generator) -> dict[
             of_view = mcq[["task", "item_id"]].assign(test=test, view=v, logits=list(z), **TOKENS)
             scores.append(of_view)
         for method, choice in choices.items():
-            pred = np.array(list("ABC"))[choice]
+            pred = letters[choice]
             predictions.append(
-                mcq[
-                    ["task", "item_id", "split", "cluster_id", "pillar", "polarity", "question"]
-                ].assign(
+                mcq[KEPT].assign(
                     test=test,
                     method=method,
                     pred=pred,
@@ -196,8 +178,8 @@ def answered(model: str, table: pd.DataFrame, rng: np.random.Generator) -> dict[
                     confidence=s.confidence,
                     kl=s.divergence,
                     kept=d.kept if method == "cade" else True,
-                    before=np.array(list("ABC"))[choices["full"]] == mcq["gold"],
-                    pred_full=np.array(list("ABC"))[choices["full"]],
+                    before=letters[choices["full"]] == mcq["gold"],
+                    pred_full=letters[choices["full"]],
                 )
             )
     frame = pd.concat(predictions, ignore_index=True)
@@ -225,18 +207,8 @@ def answered(model: str, table: pd.DataFrame, rng: np.random.Generator) -> dict[
         for task, tests in (("mcq", "T1 T2 T3 T4 T5"), ("regression", "T2 T5"))
         for t in tests.split()
     ]
-    keep = [
-        "task",
-        "item_id",
-        "test",
-        "method",
-        "split",
-        "pred",
-        "correct",
-        "confidence",
-        "kl",
-        "kept",
-    ]
+    keep = ["task", "item_id", "test", "method", "split", "pred", "correct"]
+    keep += ["confidence", "kl", "kept"]
     failed = ("abc", "NonFiniteLogits", "a candidate logit is NaN or infinite")
     failures = [failed] if model == "fake-pessimist" else []
     return {
@@ -362,3 +334,13 @@ def copied(results: Path, to: Path) -> Path:
     if results.with_suffix(".runs").exists():
         shutil.copytree(results.with_suffix(".runs"), to.with_suffix(".runs"))
     return Path(shutil.copy(results, to))
+
+
+def altered(results: Path, folder: Path, *statements: str | tuple[str, list[Any]]) -> Path:
+    """A copy of the results in ``folder`` after these SQL statements (with their parameters)."""
+    (folder / "altered").mkdir()
+    path = copied(results, folder / "altered" / "r.duckdb")
+    with store.connect(path, details=()) as con:
+        for statement in statements:
+            con.execute(*((statement,) if isinstance(statement, str) else statement))
+    return path

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from sdgbias import store
 from tests.builders.numbers import numbers_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -41,6 +42,14 @@ def tables(value: float = 0.5, items: int = 3) -> dict[str, pd.DataFrame]:
         "previews": pd.DataFrame({"image_id": ["i"], "png": [b"\x89PNG\x00"]}),
         "quarantine": pd.DataFrame(fault),
     }
+
+
+def contents(path: Path) -> dict[str, tuple[int, int]]:
+    """Table -> number and hash of its rows, whatever their order."""
+    names = ("runs", *store.RUN_TABLES, *store.BENCHMARK_TABLES)
+    rows = [f"SELECT '{n}' AS name, count(*) AS n, bit_xor(hash(t)) AS h FROM {n} t" for n in names]
+    found = store.query(path, " UNION ALL ".join(rows))
+    return {name: (n, h) for name, n, h in found.itertuples(index=False, name=None) if n}
 
 
 def unpacked_earlier(folder: Path, schema: int = 15) -> Path:

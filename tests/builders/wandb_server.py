@@ -10,16 +10,15 @@ from __future__ import annotations
 import gzip
 import json
 import re
-import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from tests.builders import loopback
 
 #: Operation -> its answer.
 ANSWERS = yaml.safe_load(Path(__file__).with_name("wandb_answers.yaml").read_text("utf-8"))
@@ -102,12 +101,9 @@ def wandb_server(mood: str = "good") -> Iterator[Server]:
         }
         return _filled(ANSWERS.get(operation, {}), names)
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True  # else each answer waits 40 ms for an acknowledgement
-
+    class Handler(loopback.Handler):
         def handle_any(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            body = self.body()
             if self.headers.get("Content-Encoding") == "gzip":
                 body = gzip.decompress(body)
             said: dict[str, Any] = {}
@@ -126,30 +122,9 @@ def wandb_server(mood: str = "good") -> Iterator[Server]:
                 state.uploads[self.path.removeprefix("/upload/")] = body
             elif self.path.endswith("/file_stream"):
                 state.streams.append((self.path.split("/")[-2], json.loads(body)))
-            text = json.dumps(said).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
+            self.reply_json(said, status)
 
         do_GET = do_POST = do_PUT = handle_any
 
-        def log_message(self, *_: object) -> None:
-            return None
-
-    class Quiet(ThreadingHTTPServer):
-        daemon_threads = True
-
-        def handle_error(self, request: Any, client_address: Any) -> None:
-            if not isinstance(sys.exc_info()[1], OSError):  # a client that was ended mid-request
-                super().handle_error(request, client_address)
-
-    server = Quiet(("127.0.0.1", 0), Handler)
-    state.address = f"http://127.0.0.1:{server.server_address[1]}"
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
+    with loopback.serving(Handler) as state.address:
         yield state
-    finally:
-        server.shutdown()
-        server.server_close()

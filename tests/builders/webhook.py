@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import queue
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from tests.builders import loopback
 
 
 class Receiver:
@@ -20,25 +20,18 @@ class Receiver:
         self.texts: queue.Queue[str] = queue.Queue()
         outer = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Webhook(loopback.Handler):
             def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                body = json.loads(self.body())
                 outer.paths.append(self.path)
                 outer.bodies.append(body)
                 outer.texts.put(body.get("text", ""))
                 code = outer.answers.pop(0) if len(outer.answers) > 1 else outer.answers[0]
-                self.send_response(code)
-                if code == 302:
-                    self.send_header("Location", "http://127.0.0.1:1/elsewhere")
-                self.send_header("Content-Length", "0")
-                self.end_headers()
+                where = {"Location": "http://127.0.0.1:1/elsewhere"} if code == 302 else {}
+                self.reply(code, headers=where)
 
-            def log_message(self, *args: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/services/T0/s3cret"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        self.server, address = loopback.start(Webhook)
+        self.url = f"{address}/services/T0/s3cret"
 
 
 @contextmanager
@@ -47,8 +40,7 @@ def receiving(*answers: int) -> Iterator[Receiver]:
     try:
         yield receiver
     finally:
-        receiver.server.shutdown()
-        receiver.server.server_close()
+        loopback.stop(receiver.server)
 
 
 @contextmanager

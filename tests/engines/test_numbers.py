@@ -15,7 +15,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from transformers import PreTrainedTokenizerFast
 
 from sdgbias.engines.hf.engine import HuggingFace
-from sdgbias.engines.hf.tokens import SPACE_MARKS, find_candidates, start_choices
+from sdgbias.engines.hf.tokens import find_candidates
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.types import DIGITS, LETTERS, Prompt
 from tests.builders import families
@@ -24,254 +24,173 @@ from tests.builders.pictures import noise
 
 #: How Llama 3 and tekken, and how Qwen cut numbers; and a SentencePiece-like cut at spaces alone.
 PATTERNS = {"three": r"\p{N}{1,3}|\p{L}+|[^\s\p{L}\p{N}]|\s", "one": r"\p{N}|\p{L}+|\S|\s"}
+KINDS = (*PATTERNS, "metaspace")
 PROMPTS = [
     Prompt("How many years?", DIGITS),
     Prompt("How many years of schooling?", DIGITS, (noise(1),), "one"),
     Prompt("How many of 871?", DIGITS),
 ]
+STARTS = ["", *DIGITS, "-7", "-"]
 
 
 def trained(kind: str) -> PreTrainedTokenizerFast:
     """A BPE tokenizer trained on numbers; three, one: byte-level; metaspace: SentencePiece-like."""
     core = Tokenizer(models.BPE(unk_token="<unk>" if kind == "metaspace" else None))
-    numbers = [str(n) for n in range(0, 1000, 3)]
-    texts = [*numbers, " ".join(numbers), "A B C A. low; B. mid; USER: ASSISTANT: -7 - -1"]
     if kind == "metaspace":
         core.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
         core.decoder = decoders.Metaspace(prepend_scheme="never")
         alphabet = ["\u2581", "\n", *(chr(c) for c in range(33, 127))]
     else:
-        core.pre_tokenizer = pre_tokenizers.Sequence(
-            [
-                pre_tokenizers.Split(Regex(PATTERNS[kind]), "isolated"),
-                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-            ]
-        )
+        cut = pre_tokenizers.Split(Regex(PATTERNS[kind]), "isolated")
+        level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        core.pre_tokenizer = pre_tokenizers.Sequence([cut, level])
         core.decoder = decoders.ByteLevel()
         alphabet = pre_tokenizers.ByteLevel.alphabet()
-    core.train_from_iterator(
-        texts,
-        trainers.BpeTrainer(
-            vocab_size=len(BASE) + len(alphabet) + 120,
-            special_tokens=[*BASE],
-            initial_alphabet=alphabet,
-            show_progress=False,
-        ),
+    numbers = [str(n) for n in range(0, 1000, 3)]
+    texts = [*numbers, " ".join(numbers), "A B C A. low; B. mid; USER: ASSISTANT: -7 - -1"]
+    trainer = trainers.BpeTrainer(
+        vocab_size=len(BASE) + len(alphabet) + 120,
+        special_tokens=[*BASE],
+        initial_alphabet=alphabet,
+        show_progress=False,
     )
+    core.train_from_iterator(texts, trainer)
     return finish(core, (), {"image_token": "<image>"})
 
 
-@pytest.fixture(scope="module", params=["three", "one", "metaspace"])
+class ByHand:
+    """Plain forward passes without padding, cache or sharing."""
+
+    def __init__(self, engine: HuggingFace) -> None:
+        self.engine, tokenizer = engine, engine.tokenizer
+        self.texts = {i: tokenizer.decode([i]) for i in range(len(tokenizer))}
+        vocabulary = tokenizer.get_vocab()
+        self.space = next(vocabulary[s] for s in ("\u2581", "\u0120") if s in vocabulary)
+        self.numbers = {
+            i: t.strip() for i, t in self.texts.items() if t.isascii() and t.strip().isdecimal()
+        }
+        self.several = max(map(len, self.numbers.values())) > 1
+
+    @torch.inference_mode()
+    def log_p(self, prompt: Prompt, tokens: list[int]) -> torch.Tensor:
+        """(V,) log-probabilities of what follows the prompt and these tokens."""
+        inputs = self.engine.inputs([prompt])
+        ids = torch.cat([inputs["input_ids"], torch.tensor([tokens], dtype=torch.long)], dim=1)
+        pixels = {k: v for k, v in inputs.items() if k == "pixel_values"}
+        given = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **pixels}
+        return torch.log_softmax(self.engine.model(**given).logits[0, -1].double(), -1)
+
+    def first_digits(self, prompt: Prompt) -> np.ndarray:
+        """(10,) probabilities of all answers that begin with each digit, after at most one lone
+        space: every first token is tried, and after the space every second one."""
+        first, second = self.log_p(prompt, []), self.log_p(prompt, [self.space])
+        sums = dict.fromkeys(DIGITS, 0.0)
+        for index, number in self.numbers.items():
+            sums[number[0]] += float(first[index].exp())
+            sums[number[0]] += float((first[self.space] + second[index]).exp())
+        return np.array([sums[digit] for digit in DIGITS])
+
+    def answer(self, prompt: Prompt, start: str, length: int) -> str:
+        """Greedy tokens behind the likeliest beginning of a start: a minus, a number that begins
+        with its digits, or a lone space and such a number."""
+        digits, tokens = start.removeprefix("-"), list[int]()
+        several = self.several
+        numbers = [
+            i for i, t in self.numbers.items() if t == digits or (several and t.startswith(digits))
+        ]
+        first = self.log_p(prompt, [])
+        if digits != start:
+            signs = [i for i, t in self.texts.items() if t.strip() == "-"]
+            tokens.append(max(signs, key=lambda i: float(first[i])))
+            behind = self.log_p(prompt, tokens)
+            plain = [i for i in numbers if not self.texts[i].startswith(" ")]
+            tokens += [max(plain, key=lambda i: float(behind[i]))] if digits else []
+        elif digits:
+            second = self.log_p(prompt, [self.space])
+            ways = {(i,): float(first[i]) for i in numbers}
+            ways |= {(self.space, i): float(first[self.space] + second[i]) for i in numbers}
+            tokens += max(ways, key=lambda way: ways[way])
+        for _ in range(length):
+            token = int(self.log_p(prompt, tokens).argmax())
+            if token == self.engine.tokenizer.eos_token_id:
+                break
+            tokens.append(token)
+        return str(self.engine.tokenizer.decode(tokens, skip_special_tokens=True)).strip()
+
+
+@pytest.fixture(scope="module", params=KINDS)
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp(str(request.param))
     families.write_small(folder, "llava", trained(str(request.param)))
-    spec = ModelSpec("m", "M", "hf", f"path:{folder}", "local", "enabled")
-    return HuggingFace(spec, Path())
-
-
-def log_p(engine: HuggingFace, prompt: Prompt, tokens: list[list[int]]) -> torch.Tensor:
-    """(B, V) log-probabilities of what follows the prompt and each list of tokens, by plain forward
-    passes without padding, cache or sharing."""
-    found = []
-    for own in tokens:
-        inputs = engine.inputs([prompt])
-        ids = torch.cat([inputs["input_ids"], torch.tensor([own], dtype=torch.long)], dim=1)
-        given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-        if "pixel_values" in inputs:
-            given["pixel_values"] = inputs["pixel_values"]
-        with torch.inference_mode():
-            logits = engine.model(**given).logits[0, -1].double()
-        found.append(torch.log_softmax(logits, -1))
-    return torch.stack(found)
-
-
-def texts_of(engine: HuggingFace) -> dict[int, str]:
-    return {i: engine.tokenizer.decode([i]) for i in range(len(engine.tokenizer))}
-
-
-def test_the_tokenizers_are_what_they_stand_for() -> None:
-    longest = {}
-    for kind in ("three", "one", "metaspace"):
-        tokenizer = trained(kind)
-        pieces = [tokenizer.convert_ids_to_tokens(i) for i in tokenizer("A 871")["input_ids"]]
-        longest[kind] = max(
-            len(t.lstrip(SPACE_MARKS))
-            for t in tokenizer.get_vocab()
-            if t.strip(SPACE_MARKS).isdigit()
-        )
-        assert "".join(pieces).replace("\u2581", "\u0120").endswith("\u0120871")
-    assert longest["three"] >= 2 and longest["one"] == 1 and longest["metaspace"] >= 2
-
-
-def lone_space(engine: HuggingFace) -> int:
-    vocabulary = engine.tokenizer.get_vocab()
-    return int(next(vocabulary[s] for s in ("\u2581", "\u0120") if s in vocabulary))
-
-
-def first_digits(engine: HuggingFace, prompt: Prompt) -> dict[str, float]:
-    """Digit -> probability of all answers that begin with it, after at most one lone space: every
-    first token is tried, and after the space every second one."""
-    texts, space = texts_of(engine), lone_space(engine)
-    assert len(texts) > 200
-    first = log_p(engine, prompt, [[]])[0]
-    second = log_p(engine, prompt, [[space]])[0]
-    want = dict.fromkeys(DIGITS, 0.0)
-    for index, text in texts.items():
-        number = text.strip()
-        if index == space or not (number.isascii() and number.isdecimal()):
-            continue
-        want[number[0]] += float(first[index].exp())
-        want[number[0]] += float((first[space] + second[index]).exp())
-    return want
-
-
-def test_first_digits_equal_those_of_all_answers_that_begin_with_them(engine: HuggingFace) -> None:
-    scores = engine.candidate_scores(PROMPTS)
-    for row, prompt in enumerate(PROMPTS):
-        want = first_digits(engine, prompt)
-        mass = sum(want.values())
-        shares = np.exp(scores.logits[row] - np.logaddexp.reduce(scores.logits[row]))
-        assert shares == pytest.approx([want[d] / mass for d in DIGITS], abs=1e-3)
-        assert scores.mass[row] == pytest.approx(mass, abs=1e-3)
-
-
-def by_hand(engine: HuggingFace, prompt: Prompt, start: str, length: int) -> str:
-    """Greedy tokens of plain forward passes behind the likeliest beginning of a start: a minus, a
-    number that begins with its digits, or a lone space and such a number."""
-    texts, space = texts_of(engine), lone_space(engine)
-    digits = start.removeprefix("-")
-    signs = [i for i, t in texts.items() if t.strip() == "-"]
-    found = {i: t.strip() for i, t in texts.items() if t.isascii() and t.strip().isdecimal()}
-    several = bool(engine.candidates.numbers)
-    numbers = [i for i, t in found.items() if t == digits or (several and t.startswith(digits))]
-    first = log_p(engine, prompt, [[]])[0]
-    tokens: list[int] = []
-    if digits != start:
-        tokens.append(max(signs, key=lambda i: float(first[i])))
-        behind = log_p(engine, prompt, [tokens])[0]
-        if digits:
-            plain = [i for i in numbers if not texts[i].startswith(" ")]
-            tokens.append(max(plain, key=lambda i: float(behind[i])))
-    elif digits:
-        second = log_p(engine, prompt, [[space]])[0]
-        ways = {(i,): float(first[i]) for i in numbers}
-        ways |= {(space, i): float(first[space] + second[i]) for i in numbers}
-        tokens += max(ways, key=lambda way: ways[way])
-    for _ in range(length):
-        token = int(log_p(engine, prompt, [tokens])[0].argmax())
-        if token == engine.tokenizer.eos_token_id:
-            break
-        tokens.append(token)
-    return str(engine.tokenizer.decode(tokens, skip_special_tokens=True)).strip()
-
-
-def both_ways(engine: HuggingFace, prompts: list[Prompt], starts: list[str]) -> list[Any]:
-    """Answers of one prefill for all starts, and of a generation for each."""
-    found = []
-    for engine.share_prefix in (True, False):
-        found.append(engine.generate(prompts, starts, 3).texts)
-    return found
-
-
-def test_forced_starts_stay_on_the_numbers_that_the_model_writes(engine: HuggingFace) -> None:
-    if not engine.candidates.numbers:
-        assert start_choices("-87", engine.candidates)[1:] == [
-            (engine.candidates.ids[c][0],) for c in "87"
-        ]
-    starts = ["", *DIGITS, "-7", "-"]
-    prompts = PROMPTS[:2]
-    answers = engine.generate(prompts, starts, 3).texts
-    for prompt, row in zip(prompts, answers, strict=True):
-        assert row == [by_hand(engine, prompt, start, 3) for start in starts]
-        assert all(text.startswith(start) for start, text in zip(starts, row, strict=True))
-    several = not engine.candidates.numbers or [
-        text for row in answers for text in row[1:11] if text[1:2].isdecimal()
-    ]
-    assert several, "no start went on within its own token"
-    assert both_ways(engine, prompts, starts) == [answers, answers]
+    return HuggingFace(ModelSpec("m", "M", "hf", f"path:{folder}", "local", "enabled"), Path())
 
 
 @contextmanager
-def begins_with_space(engine: HuggingFace, prompt: Prompt) -> Iterator[None]:
-    """The head turned so that the model begins its answer with a lone space token, which a number
-    follows."""
-    head = engine.model.get_output_embeddings()
+def turned(engine: HuggingFace, spaced: bool) -> Iterator[None]:
+    """The head turned so that the model begins its answer to the first prompt with a number, or
+    with a lone space token, which a number follows."""
+    head, hand = engine.model.get_output_embeddings(), ByHand(engine)
     before = head.weight.detach().clone()
-    inputs = engine.inputs([prompt])
-    ids = sorted({i for d in DIGITS for i in engine.candidates.ids[d]})
-    behind = torch.tensor([[lone_space(engine)]])
-    longer = torch.cat([inputs["input_ids"], behind], 1)
+    ids = engine.inputs(PROMPTS[:1])["input_ids"]
+    longer = torch.cat([ids, torch.tensor([[hand.space]])], 1)
     with torch.inference_mode():
-        first = engine.model(**inputs, output_hidden_states=True).hidden_states[-1][0, -1]
-        second = engine.model(
-            input_ids=longer, attention_mask=torch.ones_like(longer), output_hidden_states=True
-        ).hidden_states[-1][0, -1]
+        first, second = (
+            engine.model(input_ids=i, output_hidden_states=True).hidden_states[-1][0, -1]
+            for i in (ids, longer)
+        )
         first, second = first / first.norm(), second / second.norm()
         common = float(first @ second)
-        head.weight[lone_space(engine)] += 3 * (first - common * second)
-        head.weight[ids] += 2 * (second - common * first)
+        if spaced:
+            head.weight[hand.space] += 3 * (first - common * second)
+            first = second - common * first
+        head.weight[[*hand.numbers]] += 2 * first
         try:
             yield
         finally:
             head.weight.copy_(before)
 
 
-def test_a_model_that_begins_with_a_lone_space_is_read_behind_it(engine: HuggingFace) -> None:
-    prompt, starts = PROMPTS[0], ["", *DIGITS, "-7"]
-    with begins_with_space(engine, prompt):
-        space = lone_space(engine)
-        first = log_p(engine, prompt, [[]])[0]
-        assert float(first[space].exp()) > 0.5
-        want = first_digits(engine, prompt)
-        mass = sum(want.values())
-        direct = sum(float(first[i].exp()) for d in DIGITS for i in engine.candidates.ids[d])
-        assert mass > 0.2 > 2 * direct  # without the space most of it would be lost
-        for batch in ([prompt], PROMPTS[::2]):  # alone, and beside another
-            scores = engine.candidate_scores(batch)
-            assert np.exp(scores.logits[0] - np.logaddexp.reduce(scores.logits[0])) == (
-                pytest.approx([want[d] / mass for d in DIGITS], abs=1e-3)
-            )
-            assert scores.mass[0] == pytest.approx(mass, abs=1e-3)
-            second = log_p(engine, prompt, [[space]])[0]
-            assert scores.top_token[0] == texts_of(engine)[int(second.argmax())].strip()
-        answers = engine.generate([prompt], starts, 3).texts
-        assert answers == [[by_hand(engine, prompt, start, 3) for start in starts]]
-        assert both_ways(engine, [prompt], starts) == [answers, answers]
+def check(engine: HuggingFace, prompts: list[Prompt], starts: list[str]) -> list[list[str]]:
+    """Scores are those of all answers that begin with a digit, and forced starts stay on the
+    numbers that the model writes, from one prefill for all starts and a generation for each."""
+    hand, scores = ByHand(engine), engine.candidate_scores(prompts)
+    for logits, mass, prompt in zip(scores.logits, scores.mass, prompts, strict=True):
+        expected = hand.first_digits(prompt)
+        shares = np.exp(logits - np.logaddexp.reduce(logits))
+        assert shares == pytest.approx(expected / expected.sum(), abs=1e-3)
+        assert mass == pytest.approx(expected.sum(), abs=1e-3)
+    answers = [[hand.answer(prompt, start, 3) for start in starts] for prompt in prompts]
+    for engine.share_prefix in (True, False):
+        assert engine.generate(prompts, starts, 3).texts == answers
+    return answers
 
 
-def test_the_digit_of_the_free_answer_gives_the_free_answer(engine: HuggingFace) -> None:
-    """With the head turned so that numbers are what the model writes first."""
-    head = engine.model.get_output_embeddings()
-    before = head.weight.detach().clone()
-    ids = sorted({i for d in DIGITS for i in engine.candidates.ids[d]})
-    inputs = engine.inputs([PROMPTS[0]])
-    with torch.inference_mode():
-        last = engine.model(**inputs, output_hidden_states=True).hidden_states[-1][0, -1]
-        head.weight[ids] += 2 * last / last.norm()
-        try:
-            free = engine.generate([PROMPTS[0]], [""], 3).texts[0][0]
-            assert free[0] in DIGITS
-            assert engine.generate([PROMPTS[0]], [free[0]], 3).texts[0][0].startswith(free)
-        finally:
-            head.weight.copy_(before)
+def test_scores_and_forced_starts_are_those_of_all_numbers(engine: HuggingFace) -> None:
+    rows = check(engine, PROMPTS[:2], STARTS)
+    for row in rows:
+        assert all(text.startswith(start) for start, text in zip(STARTS, row, strict=True))
+    longest = max(map(len, ByHand(engine).numbers.values()))
+    several = [text for row in rows for text in row[1:11] if text[1:2].isdecimal()]
+    assert longest == 1 or several, "no start went on within its own token"
+
+
+@pytest.mark.parametrize("spaced", [False, True])
+def test_a_model_that_begins_with_a_number_or_a_lone_space_is_read_behind_it(
+    engine: HuggingFace, spaced: bool
+) -> None:
+    with turned(engine, spaced):
+        hand = ByHand(engine)
+        first, second = (hand.log_p(PROMPTS[0], tokens) for tokens in ([], [hand.space]))
+        [[free, *_], _] = check(engine, PROMPTS[::2], ["", "7", "-7"])
+        assert (float(first[hand.space].exp()) > 0.5) == spaced
+        likeliest = int((second if spaced else first).argmax())
+        scores = engine.candidate_scores(PROMPTS[:1])
+        assert scores.top_token[0] == hand.texts[likeliest].strip() and scores.mass[0] > 0.2
+        assert free[0] in DIGITS
+        [[forced]] = engine.generate(PROMPTS[:1], [free[0]], 3).texts
+        assert forced.startswith(free), "the digit of the free answer gives the free answer"
 
 
 def test_a_number_of_several_digits_is_no_candidate_of_letters() -> None:
     found = find_candidates(trained("three"), LETTERS)
     assert found.numbers == {} and set(found.ids) == set(LETTERS)
-
-
-class Tiktoken:
-    """As far as candidates are sought: tokens are bytes, as in Qwen's and ChatGLM's own code."""
-
-    all_special_tokens = ("<|endoftext|>",)
-
-    def get_vocab(self) -> dict[bytes | str, int]:
-        tokens = [*(bytes([i]) for i in range(256)), b" A", b" -", b"87", b" 87", "<|endoftext|>"]
-        return {token: at for at, token in enumerate(tokens)}
-
-
-def test_tokens_that_are_bytes() -> None:
-    found = find_candidates(Tiktoken(), LETTERS + DIGITS)
-    assert found.ids["A"] == (65, 256) and found.ids["8"] == (56, 258, 259)
-    assert found.space == 32 and found.minus == (45, 257)

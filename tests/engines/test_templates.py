@@ -1,29 +1,45 @@
-"""Chat templates: a fixed date, options of the registry entry, and what of it is in the
-fingerprint."""
+"""What a repository's files make of a prompt: chat templates and processors of several styles, and
+the class that loads the model."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
+from transformers import PreTrainedConfig
 
-from sdgbias.engines.hf import prompting
+from sdgbias.engines import load
+from sdgbias.engines.hf import prompt as prompting
 from sdgbias.engines.hf.engine import HuggingFace
-from sdgbias.engines.hf.processor import load_processor
-from sdgbias.engines.hf.prompting import ChatTemplate, probe_hash, render
-from sdgbias.errors import ModelError, RegistryError
+from sdgbias.engines.hf.load import fill_from_config, load_model, load_processor
+from sdgbias.engines.hf.prompt import ChatTemplate, probe_hash, render
+from sdgbias.errors import ModelError
+from sdgbias.methods.answers import parse_number
 from sdgbias.registry import entries
+from sdgbias.registry.propose import Request, propose
 from sdgbias.registry.spec import ModelSpec
-from sdgbias.types import Prompt
-from tests.builders import families
+from sdgbias.types import DIGITS, Prompt
+from tests.builders import families, own_code, thinker
+from tests.builders.bare_model import four_views
 from tests.builders.commands import ok, sdgbias
-from tests.builders.families import write_small
+from tests.builders.hub_repositories import SMALL, saved
 from tests.builders.pictures import noise
+from tests.builders.refusals import Refusal
+from tests.builders.sample_prompts import sample_prompts
 
+ROOT = entries.find_root()
+QUESTION, SHOWN = Prompt("Q?", "ABC"), Prompt("Q?", "ABC", (noise(1),), "one")
 #: As Llama 3's own: a system block that says what day it is.
 DATED = (
     "{%- if not date_string is defined %}{%- if strftime_now is defined %}"
@@ -34,198 +50,255 @@ DATED = (
     "{% if p['type'] == 'image' %}<image>{% else %}{{ p['text'] }}{% endif %}{% endfor %}\n"
     "{% endfor %}assistant:"
 )
+PLAIN = "{% for m in messages %}USER: {{ m['content'] }}{% endfor %} A:"
+JOINED = "{{ 'USER: ' + messages[0]['content'] + ' A:' }}"
+SILENT = "{% for m in messages %}{{ m['role'] }}{% endfor %}"
 
 
 def spec(folder: Path, **options: object) -> ModelSpec:
     return ModelSpec("m", "M", "hf", f"path:{folder}", "local", "enabled", options=options)
 
 
-@pytest.fixture
-def dated(tmp_path: Path) -> Path:
-    folder = write_small(tmp_path / "dated", "llava")
-    (folder / "chat_template.jinja").write_text(DATED, encoding="utf-8")
+def with_template(folder: Path, template: str) -> Path:
+    families.write_small(folder, "llava")
+    (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
     return folder
 
 
-def test_the_date_in_a_template_never_moves(dated: Path) -> None:
-    text = render(load_processor(spec(dated), Path()), Prompt("Q?", "ABC"))
-    assert text.startswith("<s>Today Date: 26 Jul 2024 2024\n")
+@pytest.fixture(scope="module")
+def dated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return with_template(tmp_path_factory.mktemp("dated"), DATED)
 
 
-def test_options_reach_the_template_and_the_fingerprint(
+def test_options_reach_the_template_and_the_fingerprint_and_its_date_never_moves(
     dated: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = {"enable_thinking": False, "system": "Be brief.", "answer_prefix": " The answer is"}
-    plain, other = (
-        HuggingFace(spec(dated), Path()),
-        HuggingFace(spec(dated, template=asked), Path()),
-    )
-    text = other.render(Prompt("Q?", "ABC"))
-    assert "<think>" in plain.render(Prompt("Q?", "ABC")) and "<think>" not in text
+    options = {"enable_thinking": False, "system": "Be brief.", "answer_prefix": " The answer is"}
+    plain, other = (HuggingFace(spec(dated, **o), Path()) for o in ({}, {"template": options}))
+    assert plain.render(QUESTION).startswith("<s>Today Date: 26 Jul 2024 2024\n<think>")
+    text = other.render(QUESTION)
+    assert "<think>" not in text
     assert text.endswith("system: Be brief.user: Q?assistant: The answer is")
     assert plain.fingerprint != other.fingerprint
     monkeypatch.setattr(prompting, "TODAY", prompting.TODAY.replace(year=2025))
     assert HuggingFace(spec(dated), Path()).fingerprint != plain.fingerprint
+    before = probe_hash(plain.processor, ChatTemplate())
+    plain.processor.chat_template = DATED.replace("<image>", "<image>\n")
+    assert probe_hash(plain.processor, ChatTemplate()) != before, "the picture's place is in it"
 
 
-def test_an_argument_that_the_template_does_not_read_is_refused(dated: Path) -> None:
-    with pytest.raises(RegistryError, match="doesn't read reasoning_effort.*models prompt m"):
-        HuggingFace(spec(dated, template={"reasoning_effort": "low"}), Path())
+@pytest.mark.parametrize("template", [PLAIN, JOINED], ids=["writes", "joins"])
+def test_a_template_that_takes_content_as_one_text_gets_the_mark_of_the_picture(
+    template: str, tmp_path: Path
+) -> None:
+    engine = HuggingFace(spec(with_template(tmp_path / "m", template)), Path())
+    assert engine.render(SHOWN) == "USER: <image>\nQ? A:"
+    assert engine.render(QUESTION) == "USER: Q? A:"
+    other = Prompt("Q?", "ABC", (noise(2),), "two")
+    one, two = engine.candidate_scores([SHOWN, other]).logits.tolist()
+    assert one != two
 
 
-def test_the_probe_hash_sees_the_picture(dated: Path) -> None:
-    processor = load_processor(spec(dated), Path())
-    before = probe_hash(processor, ChatTemplate())
-    processor.chat_template = processor.chat_template.replace("<image>", "<image>\n")
-    assert probe_hash(processor, ChatTemplate()) != before
+#: A template that can't be used -> its options.
+REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
+    "an argument that it doesn't read": (DATED, {"template": {"reasoning_effort": "low"}}),
+    "no question": ("{{ messages[0]['role'] }}", {}),
+    "no mark": (DATED.replace("<image>", ""), {}),
+    "two marks": (DATED.replace("<image>", "<image><image>"), {}),
+    "no setting of the image processor": (DATED, {"processor": {"max_pixel": 1}}),
+}
 
 
-def test_settings_of_the_image_processor(tmp_path: Path) -> None:
-    folder = write_small(tmp_path / "qwen", "qwen2_5_vl")
-    small = {"max_pixels": 28 * 28 * 4, "min_pixels": 28 * 28}
-    plain = load_processor(spec(folder), Path())
-    fewer = load_processor(spec(folder, processor=small), Path())
-    sizes = [p.image_processor.size["longest_edge"] for p in (plain, fewer)]
-    assert sizes == [84 * 84, 28 * 28 * 4]
-    with pytest.raises(RegistryError, match="has no setting max_pixel; valid: .*max_pixels"):
-        load_processor(spec(folder, processor={"max_pixel": 1}), Path())
-    one, two = (HuggingFace(spec(folder, **o), Path()) for o in ({}, {"processor": small}))
-    assert one.fingerprint != two.fingerprint
+@pytest.mark.parametrize(("template", "options"), REFUSED.values(), ids=REFUSED)
+def test_a_template_that_would_lose_something_is_refused(
+    template: str, options: dict[str, Any], tmp_path: Path, refusal: Refusal
+) -> None:
+    folder = with_template(tmp_path / "m", template)
+    with refusal():
+        HuggingFace(spec(folder, **options), Path())
 
 
-def test_a_prompt_is_printed_as_the_model_gets_it(small_benchmark: Path) -> None:
-    command = ("models", "prompt", "tiny-llava", "--benchmark", small_benchmark)
-    shown = ok(*command, "--test", "T2", "--view", "full")
-    count = int(re.search(r"picture tokens: (\d+) of \d+ in all", shown)[1])  # type: ignore[index]
-    assert count == 36
-    root = entries.find_root()
-    processor = load_processor(entries.load(root, "tiny-llava"), root)
-    assert re.search(r"candidate 'A': ids [\d ]+\(", shown)
-    line = next(x for x in shown.splitlines() if re.fullmatch(r"[\d ]+", x))
-    text = processor.tokenizer.decode(list(map(int, line.split())))
-    assert text in shown and "a number begins with a digit" in shown
-    bare = ok(*command, "--view", "q_only")
-    assert "picture tokens: none" in bare and "Context:" not in bare
-    wrong = sdgbias(*command, "--item", "nowhere")
-    assert wrong.returncode == 3 and "no item 'nowhere'; the first are" in wrong.stderr
-    assert sdgbias(*command, "--view", "half").returncode == 2
+def test_a_model_that_is_shown_no_picture_needs_no_mark(tmp_path: Path) -> None:
+    folder = with_template(tmp_path / "m", DATED.replace("<image>", ""))
+    assert HuggingFace(replace(spec(folder), views=("q_only", "ctx_q")), Path()).fingerprint
 
 
-def test_a_model_without_a_chat_template(tmp_path: Path) -> None:
-    folder = write_small(tmp_path / "pali", "paligemma")
-    with pytest.raises(RegistryError, match="no chat template"):
+def test_a_model_without_a_chat_template(tmp_path: Path, refusal: Refusal) -> None:
+    folder = families.write_small(tmp_path / "pali", "paligemma")
+    with refusal():
         HuggingFace(spec(folder, template={"system": "x"}), Path())
     prefixed = HuggingFace(spec(folder, template={"answer_prefix": " A:"}), Path())
     assert prefixed.render(Prompt("Q", "ABC")) == "Q A:"
 
 
-@pytest.mark.parametrize(
-    "template",
-    [
-        "{% for m in messages %}USER: {{ m['content'] }}{% endfor %} A:",
-        "{{ 'USER: ' + messages[0]['content'] + ' A:' }}",
-    ],
-    ids=["writes", "joins"],
-)
-def test_a_template_that_takes_content_as_one_text_gets_the_mark_of_the_picture(
-    template: str, tmp_path: Path
-) -> None:
-    folder = write_small(tmp_path / "m", "llava")
-    (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
-    engine = HuggingFace(spec(folder), Path())
-    shown = Prompt("Q?", "ABC", (noise(1),), "one")
-    assert engine.render(shown) == "USER: <image>\nQ? A:"
-    assert engine.render(Prompt("Q?", "ABC")) == "USER: Q? A:"
-    seen, other = engine.candidate_scores(
-        [shown, Prompt("Q?", "ABC", (noise(2),), "two")]
-    ).logits.tolist()
-    assert seen != other
-
-
-def test_a_template_that_leaves_the_question_out_is_refused(dated: Path) -> None:
-    (dated / "chat_template.jinja").write_text("{{ messages[0]['role'] }}", encoding="utf-8")
-    with pytest.raises(ModelError, match="leaves the question out; repair") as raised:
-        HuggingFace(spec(dated), Path())
-    assert "\n" not in str(raised.value)
-
-
-@pytest.mark.parametrize("times", [0, 2])
-@pytest.mark.parametrize("name", ["llava", "idefics3"])
-def test_a_template_that_marks_a_picture_never_or_twice_is_refused(
-    name: str, times: int, tmp_path: Path
-) -> None:
-    folder = families.write(tmp_path / "m", name)
-    template = folder / "chat_template.jinja"
-    text = template.read_text(encoding="utf-8").replace("<image>", "<image>" * times)
-    template.write_text(text, encoding="utf-8")
-    with pytest.raises(ModelError, match=f"<image> {times} times for one picture.*; repair"):
-        HuggingFace(spec(folder), Path())
-    HuggingFace(replace(spec(folder), views=("q_only", "ctx_q")), Path())  # shown no picture
-
-
-def test_a_processor_that_finds_the_place_of_a_picture_itself_is_taken(tmp_path: Path) -> None:
-    """Qianfan-OCR's template writes another mark than the one that its processor names."""
-    folder = families.write(tmp_path / "m", "qianfan_ocr")
-    shown = Prompt("Q?", "ABC", (noise(1),), "one")
-    engine = HuggingFace(spec(folder), Path())
-    assert engine.processor.image_token not in engine.render(shown)
-    assert engine.candidate_scores([shown]).n_tokens[0] > 200
-
-
-_PLAIN = "{% for m in messages %}USER: {{ m['content'] }}{% endfor %} A:"
-
-
-def _held_by_tokenizer(folder: Path, template: object) -> None:
-    (folder / "chat_template.jinja").unlink()
+def _in_tokenizer(folder: Path, template: object) -> None:
     path = folder / "tokenizer_config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
     path.write_text(json.dumps({**config, "chat_template": template}), encoding="utf-8")
 
 
 def _in_json(folder: Path, template: object) -> None:
-    (folder / "chat_template.jinja").unlink()
     whole = json.dumps({"chat_template": template})
     (folder / "chat_template.json").write_text(whole, encoding="utf-8")
 
 
-@pytest.mark.parametrize("put", [_held_by_tokenizer, _in_json])
+NAMED = [{"name": "rag", "template": "no"}, {"name": "default", "template": PLAIN}]
+
+
 @pytest.mark.parametrize(
-    "template",
+    ("put", "template", "text"),
     [
-        _PLAIN,
-        [{"name": "rag", "template": "no"}, {"name": "default", "template": _PLAIN}],
-        [{"name": "chat", "template": _PLAIN}],
+        (_in_tokenizer, PLAIN, "USER: <image>\nQ? A:"),
+        (_in_tokenizer, NAMED, "USER: <image>\nQ? A:"),
+        (_in_json, PLAIN, "USER: <image>\nQ? A:"),
+        (_in_json, NAMED, "USER: <image>\nQ? A:"),
+        # as language models leave it behind in models that were made of them
+        (_in_tokenizer, SILENT, "Q?"),
     ],
-    ids=["one", "named", "only"],
 )
 def test_a_template_is_found_wherever_a_repository_holds_it(
-    put: Callable[[Path, object], None], template: object, tmp_path: Path
+    put: Callable[[Path, object], None], template: object, text: str, tmp_path: Path
 ) -> None:
-    folder = write_small(tmp_path / "m", "llava")
+    folder = families.write_small(tmp_path / "m", "llava")
+    (folder / "chat_template.jinja").unlink()
     put(folder, template)
-    shown = Prompt("Q?", "ABC", (noise(1),), "one")
-    assert render(load_processor(spec(folder), Path()), shown) == "USER: <image>\nQ? A:"
+    assert render(load_processor(spec(folder), Path()), SHOWN) == text
 
 
-def test_templates_of_which_none_is_the_default_are_named(tmp_path: Path) -> None:
-    folder = write_small(tmp_path / "m", "llava")
-    _in_json(folder, [{"name": name, "template": _PLAIN} for name in ("rag", "tool_use")])
-    with pytest.raises(ModelError, match="named rag, tool_use, none of them default"):
-        load_processor(spec(folder), Path())
+def test_settings_of_the_image_processor_are_part_of_the_fingerprint(tmp_path: Path) -> None:
+    folder = families.write_small(tmp_path / "qwen", "qwen2_5_vl")
+    small = {"max_pixels": 28 * 28 * 4, "min_pixels": 28 * 28}
+    one, two = (HuggingFace(spec(folder, **o), Path()) for o in ({}, {"processor": small}))
+    sizes = [e.processor.image_processor.size["longest_edge"] for e in (one, two)]
+    assert sizes == [84 * 84, 28 * 28 * 4] and one.fingerprint != two.fingerprint
 
 
-def test_a_tokenizers_template_that_shows_no_picture_is_left_alone(tmp_path: Path) -> None:
-    """As language models leave it behind in models that were made of them."""
-    folder = write_small(tmp_path / "m", "llava")
-    _held_by_tokenizer(folder, "{% for m in messages %}{{ m['role'] }}{% endfor %}")
-    assert load_processor(spec(folder), Path()).chat_template is None
+def test_pixels_are_pillows_beside_a_video_processor_of_torchvision(tmp_path: Path) -> None:
+    """torchvision is imported beside this torch, in a new process."""
+    folder = families.write_small(tmp_path / "m", "llava_onevision")
+    processor = load_processor(spec(folder), Path())
+    assert type(processor.image_processor).__name__.endswith("Pil")
+    assert processor.video_processor is not None
+    code = (
+        "import sdgbias.engines, torchvision, torch;"
+        " from transformers import Qwen2VLVideoProcessor;"
+        " assert hasattr(torch.ops.torchvision, 'nms'); Qwen2VLVideoProcessor()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
-def test_a_processor_that_names_no_mark_takes_the_template_of_its_tokenizer(tmp_path: Path) -> None:
-    """GIT and Kosmos put pictures in themselves, so there is no mark to look for."""
-    folder = families.write(tmp_path / "m", "git")
-    shown = Prompt("Q?", "ABC", (noise(1),), "one")
-    text = render(load_processor(spec(folder), Path()), shown)
-    assert text == "USER: <image>\nQ?ASSISTANT:"
-    _held_by_tokenizer(folder, "{% for m in messages %}{{ m['role'] }}{% endfor %}")
-    assert load_processor(spec(folder), Path()).chat_template is None
+def test_what_counts_picture_tokens_is_taken_from_config_json(tmp_path: Path) -> None:
+    """Without it each prompt with a picture failed: LLaVA as the hub had it in 2023 and 2024."""
+    folder = families.write_small(tmp_path / "m", "llava")
+    path = folder / "processor_config.json"
+    settings = json.loads(path.read_text(encoding="utf-8"))
+    whole = load_processor(spec(folder), Path())
+    for name in ("patch_size", "vision_feature_select_strategy", "num_additional_image_tokens"):
+        settings.pop(name, None)
+    path.write_text(json.dumps(settings), encoding="utf-8")
+    shown = {"images": [[Image.new("RGB", (56, 56))]], "text": ["<image> Q"]}
+    filled = load_processor(spec(folder), Path())
+    assert filled(**shown)["input_ids"] == whole(**shown)["input_ids"]
+    filled.patch_size = None
+    with pytest.raises(ValueError, match=r"neither .* patch_size nor config.json vision_config\."):
+        fill_from_config(filled, PreTrainedConfig)
+
+
+def test_a_prompt_is_printed_as_the_model_gets_it(small_benchmark: Path) -> None:
+    command = ("models", "prompt", "tiny-llava", "--benchmark", small_benchmark)
+    shown = ok(*command, "--test", "T2", "--view", "full")
+    assert re.search(r"picture tokens: 36 of \d+ in all", shown)
+    assert re.search(r"candidate 'A': ids [\d ]+\(", shown) and "a number begins with a d" in shown
+    processor = load_processor(entries.load(ROOT, "tiny-llava"), ROOT)
+    line = next(x for x in shown.splitlines() if re.fullmatch(r"[\d ]+", x))
+    assert processor.tokenizer.decode(list(map(int, line.split()))) in shown
+    bare = ok(*command, "--view", "q_only")
+    assert "picture tokens: none" in bare and "Context:" not in bare
+    wrong = sdgbias(*command, "--item", "nowhere")
+    assert wrong.returncode == 3 and "no item 'nowhere'; the first are" in wrong.stderr
+
+
+# ----------------------------------------------------------------------
+# the class that loads a model
+
+
+@pytest.fixture(scope="module")
+def newvl(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return own_code.write(tmp_path_factory.mktemp("newvl"))
+
+
+@pytest.mark.parametrize("name", ["AutoModel", "AutoModelForVision2Seq"])
+def test_code_that_was_read_runs_under_any_name_of_auto_map(
+    name: str, newvl: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path))
+    monkeypatch.syspath_prepend(tmp_path)
+    plain, own = newvl
+    own_code.list_model(own, name)
+    prompts = [four_views()[at] for at in (0, 3)]
+    expected = load(spec(plain), tmp_path).candidate_scores(prompts)
+    trusted: Any = load(replace(spec(own), trust_remote_code=True, notes="read by A"), tmp_path)
+    assert type(trusted.model).__name__ == "NewForAnswers"
+    found = trusted.candidate_scores(prompts)
+    assert np.allclose(found.logits, expected.logits, atol=1e-5, equal_nan=True)
+    with pytest.raises(ModelError, match="needs the repository's own code; read it"):
+        load(spec(own), tmp_path)
+
+
+def test_what_is_not_to_be_loaded_is_refused(
+    newvl: tuple[Path, Path], root: Path, refusal: Refusal
+) -> None:
+    """ShieldGemma 2 is listed among the models that answer; its repository says what it is. Code of
+    another repository may be other code tomorrow, whatever was read here."""
+    config = {"model_type": "shieldgemma2", "vision_config": {}}
+    config["architectures"] = ["ShieldGemma2ForImageClassification"]
+    classifier = saved(root / "c", config)
+    folder = Path(shutil.copytree(newvl[1], root / "m"))
+    maps = {"AutoProcessor": "other/code--code_of_newvl.NewProcessor"}
+    own_code.change(folder / "processor_config.json", auto_map=maps)
+    with refusal("a classifier is loaded"):
+        load_model(spec(classifier), root)
+    with refusal("a classifier is proposed"):
+        propose(f"path:{classifier}", root, SMALL)
+    with refusal("code of another repository is loaded"):
+        load(replace(spec(folder), trust_remote_code=True, notes="read by A"), root)
+    with refusal("code of another repository is proposed"):
+        propose(f"path:{folder}", root, SMALL, Request(trust_remote_code=True, notes="read by A"))
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("accelerate"), reason="needs the extra large")
+def test_a_model_that_is_placed_by_its_map_scores_as_before() -> None:
+    entry = entries.load(ROOT, "tiny-llava")
+    split = replace(entry, options={**entry.options, "device_map": "auto"})
+    whole, placed = HuggingFace(entry, ROOT), HuggingFace(split, ROOT)
+    one, two = (e.candidate_scores(sample_prompts(3)).logits for e in (whole, placed))
+    np.testing.assert_array_equal(one, two)
+    assert placed.fingerprint == whole.fingerprint, "where layers lie changes no score"
+
+
+# ----------------------------------------------------------------------
+# a model that thinks aloud
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_thoughts_stay_in_an_answer_marked(share: bool, tmp_path: Path) -> None:
+    """Their marks are special tokens here; a template that begins or closes the thought itself is
+    part of the answer, too, so that a thought that was cut is none."""
+    folder = thinker.write(tmp_path / "m", thinker.ALOUD)
+    prompts = [Prompt("How many?", DIGITS), Prompt("How many years?", DIGITS)]
+
+    def answers(limit: int, **template: str) -> Any:
+        engine = HuggingFace(spec(folder, template=template, share_prefix=share), Path())
+        return engine.generate(prompts, ["", "1"], limit)
+
+    whole, short = answers(8), answers(2)
+    assert [text for text, _ in whole.texts] == ["<think>5</think>7"] * 2
+    assert [text for text, _ in short.texts] == ["<think>5"] * 2
+    cut = [[first for first, _ in found.truncated] for found in (whole, short)]
+    assert cut == [[False] * 2, [True] * 2]
+    assert parse_number(whole.texts[0][0]) == 7.0 and parse_number(short.texts[0][0]) is None
+    begun, closed = answers(1, answer_prefix="<think>"), answers(4, answer_prefix="<think></think>")
+    assert [[text for text, _ in found.texts] for found in (begun, closed)] == [
+        ["<think>5"] * 2,
+        ["7"] * 2,
+    ]

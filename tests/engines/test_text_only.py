@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,24 +14,27 @@ import torch
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from sdgbias.engines.hf import loading
 from sdgbias.engines.hf.engine import HuggingFace
-from sdgbias.engines.hf.processor import load_processor
+from sdgbias.engines.hf.load import load_processor
 from sdgbias.engines.hf.ways import decide
-from sdgbias.errors import ModelError
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.types import DIGITS, IMAGE_FREE, VIEWS, Prompt
 from tests.builders import language_models
 from tests.builders.bare_model import four_views
 from tests.builders.families import write_small
+from tests.builders.refusals import Refusal
 
 PROMPTS = [prompt for prompt in four_views() if not prompt.images]
+#: Prompts that are shorter than the windows of language_models.MORE, and longer ones.
+SHORT = [Prompt(f"How high?\n{c}A. low; B. high", "AB") for c in ("", "asset=1\n", "asset=2\n")]
+SHORT += [Prompt("How many years?", DIGITS), Prompt("How many years of school?", DIGITS)]
+_PLACE = "The place lies in a valley, far from the next town, and its people draw water from wells"
+LONG = [Prompt(f"{_PLACE}. {_PLACE}. {p.text}", p.candidates) for p in SHORT]
 
 
-def entry(folder: Path) -> ModelSpec:
-    return ModelSpec(
-        "m", "M", "hf", f"path:{folder}", "local", "enabled", notes="here", views=IMAGE_FREE
-    )
+def entry(folder: Path, **options: Any) -> ModelSpec:
+    spec = ModelSpec("m", "M", "hf", f"path:{folder}", "local", "enabled", options=options)
+    return replace(spec, views=IMAGE_FREE)
 
 
 class Bare:
@@ -53,60 +56,46 @@ class Bare:
     @torch.inference_mode()
     def scores(self, prompt: Prompt, ids: torch.Tensor | None = None) -> np.ndarray:
         """(K,) of each candidate alone and behind a lone space, up to a constant."""
-        asked = self.ids(prompt) if ids is None else ids
+        ids = self.ids(prompt) if ids is None else ids
         space, *letters = self.tokens.convert_tokens_to_ids(["\u0120", *prompt.candidates])
-        longer = torch.cat([asked, torch.tensor([[space]])], dim=1)
-        first, after = (
-            self.model(i).logits[0, -1].double().log_softmax(-1) for i in (asked, longer)
-        )
+        longer = torch.cat([ids, torch.tensor([[space]])], dim=1)
+        first, after = (self.model(i).logits[0, -1].double().log_softmax(-1) for i in (ids, longer))
         found = first[letters].logaddexp(first[space] + after[letters]).numpy()
         return np.asarray(found - found.mean())
 
     @torch.inference_mode()
     def answer(self, prompt: Prompt) -> str:
         ids = self.ids(prompt)
-        said = self.model.generate(ids, max_new_tokens=3, do_sample=False)[0, ids.shape[1] :]
-        return str(self.tokens.decode(said, skip_special_tokens=True)).strip()
+        new = self.model.generate(ids, max_new_tokens=3, do_sample=False)[0, ids.shape[1] :]
+        return str(self.tokens.decode(new, skip_special_tokens=True)).strip()
 
 
 def worst(engine: HuggingFace, bare: Bare, prompts: list[Prompt]) -> float:
     """The largest difference of a candidate's score, all prompts in one call."""
-    found = 0.0
-    for prompt, row in zip(prompts, engine.candidate_scores(prompts).logits, strict=True):
-        own = row[: len(prompt.candidates)].astype(float)
-        found = max(found, float(np.abs(own - own.mean() - bare.scores(prompt)).max()))
-    return found
+    rows = engine.candidate_scores(prompts).logits.astype(float)
+    own = [row[: len(p.candidates)] for row, p in zip(rows, prompts, strict=True)]
+    return max(
+        float(np.abs(row - row.mean() - bare.scores(p)).max())
+        for row, p in zip(own, prompts, strict=True)
+    )
 
 
-@pytest.mark.parametrize("template", [True, False], ids=["template", "no-template"])
-@pytest.mark.parametrize("family", language_models.FAMILIES)
-def test_scores_and_answers_equal_the_bare_model(
+@pytest.mark.parametrize(
+    ("family", "template"),
+    [
+        *((name, name in ("llama", "gpt2", "bloom")) for name in language_models.FAMILIES),
+        *((name, False) for name in language_models.MORE),
+    ],
+)
+def test_every_batch_gives_the_scores_and_answers_of_the_bare_model(
     family: str, template: bool, tmp_path: Path
 ) -> None:
     folder = language_models.write(tmp_path / family, family, template=template)
     engine, bare = HuggingFace(entry(folder), tmp_path), Bare(folder)
-    assert worst(engine, bare, PROMPTS) <= 1e-4
-    numbers = [prompt for prompt in PROMPTS if prompt.candidates == DIGITS]
-    assert engine.generate(numbers, [""], 3).texts == [[bare.answer(p)] for p in numbers]
-
-
-#: Prompts that are shorter than the windows of language_models.MORE, and longer ones.
-SHORT = [Prompt(f"How high?\n{c}A. low; B. high", "AB") for c in ("", "asset=1\n", "asset=2\n")]
-SHORT += [Prompt("How many years?", DIGITS), Prompt("How many years of school?", DIGITS)]
-_PLACE = "The place lies in a valley, far from the next town, and its people draw water from wells"
-LONG = [Prompt(f"{_PLACE}. {_PLACE}. {p.text}", p.candidates) for p in SHORT]
-
-
-@pytest.mark.parametrize("family", language_models.MORE)
-def test_every_batch_of_every_kind_of_layer_equals_the_bare_model(
-    family: str, tmp_path: Path
-) -> None:
-    folder = language_models.write(tmp_path / family, family, template=False)
-    engine, bare = HuggingFace(entry(folder), tmp_path), Bare(folder)
     decide(engine, [*SHORT, *LONG])
-    for batch in (SHORT, LONG, [*LONG[::2], *SHORT[::-1]], LONG[1:2]):
+    for batch in (PROMPTS, LONG, [*LONG[::2], *SHORT[::-1]]):
         assert worst(engine, bare, batch) <= 1e-4
-    numbers = [p for p in (*SHORT, *LONG) if p.candidates == DIGITS]
+    numbers = [p for p in (*PROMPTS, *LONG) if p.candidates == DIGITS]
     assert engine.generate(numbers, [""], 3).texts == [[bare.answer(p)] for p in numbers]
     if family == "cohere":  # in bfloat16 what stands behind the head is float32, too
         half = HuggingFace(replace(entry(folder), dtype="bfloat16"), tmp_path)
@@ -114,18 +103,12 @@ def test_every_batch_of_every_kind_of_layer_equals_the_bare_model(
         assert np.abs(logits - torch.tensor(logits).bfloat16().float().numpy()).max() > 0
 
 
-class Prefix:
-    """Post-processors of a tokenizer, as repositories have them."""
-
-    STARTS: ClassVar[Any] = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
-    ENDS: ClassVar[Any] = TemplateProcessing(
-        single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
+def change_tokenizer(folder: Path, single: str, template: str) -> None:
+    tokens: Any = AutoTokenizer.from_pretrained(folder)
+    special = [(token, at) for token, at in (("<s>", 1), ("</s>", 2)) if token in single]
+    tokens.backend_tokenizer.post_processor = TemplateProcessing(
+        single=single, special_tokens=special
     )
-
-
-def change_tokenizer(folder: Path, processor: Any, template: str) -> None:
-    tokens = AutoTokenizer.from_pretrained(folder)
-    tokens.backend_tokenizer.post_processor = processor
     tokens.chat_template = template or None
     tokens.save_pretrained(folder)
 
@@ -133,7 +116,7 @@ def change_tokenizer(folder: Path, processor: Any, template: str) -> None:
 def test_no_end_is_put_behind_a_prompt(tmp_path: Path) -> None:
     """A tokenizer with add_eos_token: an answer begins behind the prompt, not behind its end."""
     folder = language_models.write(tmp_path / "m", "llama", template=False)
-    change_tokenizer(folder, Prefix.ENDS, "")
+    change_tokenizer(folder, "<s> $A </s>", "")
     engine, bare = HuggingFace(entry(folder), tmp_path), Bare(folder)
     for prompt in PROMPTS[:2]:
         whole = bare.ids(prompt)
@@ -145,77 +128,61 @@ def test_no_end_is_put_behind_a_prompt(tmp_path: Path) -> None:
 def test_a_template_writes_all_special_tokens_of_a_language_model(tmp_path: Path) -> None:
     folder = language_models.write(tmp_path / "m", "llama")
     chat = "{% for m in messages %}USER: {{ m['content'] }}\n{% endfor %}ASSISTANT:"
-    change_tokenizer(folder, Prefix.STARTS, chat)
+    change_tokenizer(folder, "<s> $A", chat)
     engine, bare = HuggingFace(entry(folder), tmp_path), Bare(folder)
     assert bare.ids(PROMPTS[0])[0, 0] != 1
     assert worst(engine, bare, PROMPTS) <= 1e-4
 
 
-@pytest.mark.parametrize(
-    "template",
-    [
-        "{% for m in messages %}USER: {% for p in m['content'] %}{{ p['text'] }}{% endfor %}"
-        "{% endfor %} A:",
-        "{{ 'USER: ' + messages[0]['content'] + ' A:' }}",
-    ],
-    ids=["parts", "text"],
+_PARTS = (
+    "{% for m in messages %}{% for p in m['content'] %}{{ p['text'] }}{% endfor %}{% endfor %} A:"
 )
-def test_content_is_given_as_the_template_reads_it(template: str, tmp_path: Path) -> None:
+SYSTEM = "<s><system>\nBe brief.\n<user>\nHow high?\n<assistant>\n"
+
+
+@pytest.mark.parametrize(
+    ("template", "options", "text"),
+    [
+        (_PARTS, {}, "How high? A:"),
+        ("{{ 'USER: ' + messages[0]['content'] + ' A:' }}", {}, "USER: How high? A:"),
+        (language_models.TEMPLATE, {"template": {"system": "Be brief."}}, SYSTEM),
+    ],
+    ids=["parts", "text", "system"],
+)
+def test_content_is_given_as_the_template_reads_it(
+    template: str, options: dict[str, Any], text: str, tmp_path: Path
+) -> None:
     folder = language_models.write(tmp_path / "m", "llama")
-    change_tokenizer(folder, Prefix.STARTS, template)
-    engine = HuggingFace(entry(folder), tmp_path)
-    assert engine.render(Prompt("How high?", "AB")).split() == ["USER:", "How", "high?", "A:"]
+    change_tokenizer(folder, "<s> $A", template)
+    engine = HuggingFace(entry(folder, **options), tmp_path)
+    assert engine.render(Prompt("How high?", "AB")) == text
 
 
 def test_beams_and_penalties_of_a_repository_change_no_answer(tmp_path: Path) -> None:
     folder = language_models.write(tmp_path / "m", "mamba", template=False)
     numbers = [prompt for prompt in PROMPTS if prompt.candidates == DIGITS]
-    want = [[Bare(folder).answer(prompt)] for prompt in numbers]
-    found = {"num_beams": 3, "repetition_penalty": 9.0, "suppress_tokens": [9, 10, 11, 12]}
+    greedy = [[Bare(folder).answer(prompt)] for prompt in numbers]
+    settings = {"num_beams": 3, "repetition_penalty": 9.0, "suppress_tokens": [9, 10, 11, 12]}
     path = folder / "generation_config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **found}), encoding="utf-8")
-    assert [[Bare(folder).answer(prompt)] for prompt in numbers] != want
-    assert HuggingFace(entry(folder), tmp_path).generate(numbers, [""], 3).texts == want
+    path.write_text(json.dumps({**json.loads(path.read_text()), **settings}), encoding="utf-8")
+    assert [[Bare(folder).answer(prompt)] for prompt in numbers] != greedy
+    assert HuggingFace(entry(folder), tmp_path).generate(numbers, [""], 3).texts == greedy
 
 
-def test_a_system_prompt_is_rendered_as_text(tmp_path: Path) -> None:
+def test_a_picture_and_an_entry_that_shows_pictures_are_refused(
+    tmp_path: Path, refusal: Refusal
+) -> None:
     folder = language_models.write(tmp_path / "m", "llama")
-    spec = replace(entry(folder), options={"template": {"system": "Be brief."}})
-    text = HuggingFace(spec, tmp_path).render(Prompt("How high?", "AB"))
-    assert text == "<s><system>\nBe brief.\n<user>\nHow high?\n<assistant>\n"
-
-
-def test_a_picture_is_refused(tmp_path: Path) -> None:
-    folder = language_models.write(tmp_path / "m", "llama")
-    engine = HuggingFace(entry(folder), tmp_path)
-    with pytest.raises(ModelError, match="needs pictures"):
-        engine.candidate_scores(four_views()[:1])
-
-
-def test_an_entry_that_asks_it_all_views_is_refused_in_one_line(tmp_path: Path) -> None:
-    folder = language_models.write(tmp_path / "m", "llama")
-    with pytest.raises(ModelError, match="a language model has views: .q_only, ctx_q.") as raised:
+    with refusal("a prompt"):
+        HuggingFace(entry(folder), tmp_path).candidate_scores(four_views()[:1])
+    with refusal("an entry"):
         load_processor(replace(entry(folder), views=VIEWS), tmp_path)
-    assert "\n" not in str(raised.value) and "register-model" in str(raised.value)
 
 
 def test_a_vision_language_model_with_two_views_stays_one(tmp_path: Path) -> None:
     folder = write_small(tmp_path / "m", "llava")
-    two, four = (replace(entry(folder), views=views) for views in (IMAGE_FREE, VIEWS))
-    assert loading.loader(two, str(folder)) == loading.loader(four, str(folder))
-    prompts = PROMPTS[:2]
-    one, other = (HuggingFace(spec, tmp_path).candidate_scores(prompts) for spec in (two, four))
-    assert np.array_equal(one.logits, other.logits, equal_nan=True)
-
-
-def test_an_error_of_a_language_model_is_told_as_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = HuggingFace(entry(language_models.write(tmp_path / "m", "llama")), tmp_path)
-
-    def fails(**_: Any) -> None:
-        raise ValueError("rope of another length")
-
-    monkeypatch.setattr(engine.model.model, "forward", fails)
-    with pytest.raises(ValueError, match="rope of another length"):
-        engine.candidate_scores(PROMPTS[:1])
+    two, four = (
+        HuggingFace(replace(entry(folder), views=views), tmp_path).candidate_scores(PROMPTS[:2])
+        for views in (IMAGE_FREE, VIEWS)
+    )
+    np.testing.assert_array_equal(two.logits, four.logits)

@@ -4,12 +4,13 @@ sees what people do."""
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from sdgbias.benchmark.people import build_people
-from sdgbias.engines import Backend, load
+from sdgbias.engines import load
 from sdgbias.raw.facet import CLASSES
 from sdgbias.raw.images.shards import ImageReader
 from sdgbias.raw.synthetic.latent import DEFAULT_COUNTRIES
@@ -23,32 +24,19 @@ SPEC = entries.load(ROOT, "tiny-qwen")
 WEIGHTS = ROOT / "registry" / "weights"
 
 
-@pytest.fixture(scope="module")
-def engine() -> Backend:
-    return load(SPEC, ROOT)
-
-
-@pytest.fixture(scope="module")
-def asked(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
-    """The questions about 40 people that nobody trained on, with ``gold`` and ``prompt``, as an
-    engine gets it."""
-    folder = tmp_path_factory.mktemp("people")
-    write_people_sample(folder / "raw", 40, seed=7)
-    build_people(folder / "raw", folder / "b")
-    items = facet.load_items(folder / "b")[["item_id", "gold", "negative"]]
-    table = pd.read_parquet(folder / "b" / "prompts.parquet").merge(items, on="item_id")
-    pictures = ImageReader(folder / "b")
-    table["prompt"] = [
+def test_it_names_what_people_do(tmp_path: Path) -> None:
+    """40 people whom nobody trained on."""
+    write_people_sample(tmp_path / "raw", 40, seed=7)
+    build_people(tmp_path / "raw", tmp_path / "b")
+    items = facet.load_items(tmp_path / "b")[["item_id", "gold"]]
+    table = pd.read_parquet(tmp_path / "b" / "prompts.parquet").merge(items, on="item_id")
+    direct, pictures = table[table["test"] == "p1"], ImageReader(tmp_path / "b")
+    prompts = [
         Prompt(text, candidates, pictures[image], image)
-        for text, candidates, image in table[["text", "candidates", "image_id"]].to_numpy()
+        for text, candidates, image in direct[["text", "candidates", "image_id"]].to_numpy()
     ]
-    return table
-
-
-def test_it_names_what_people_do(engine: Backend, asked: pd.DataFrame) -> None:
-    direct = asked[asked["test"] == "p1"]
-    texts = [a[0] for a in engine.generate(direct["prompt"].tolist(), [""], 8).texts]
-    labels = facet.read(texts, "p1", facet.LetterGrams())
+    answers = load(SPEC, ROOT).generate(prompts, [""], 8).texts
+    labels = facet.read([a[0] for a in answers], "p1", facet.LetterGrams())
     assert {label.how for label in labels} <= {"exact", "normalised"}
     recall = sum(a.name == b for a, b in zip(labels, direct["gold"], strict=True)) / len(direct)
     assert len(direct) >= 30 and recall > 15 / len(CLASSES)  # chance is 1 of 52

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from sdgbias.engines import vllm_support
-from sdgbias.errors import InfrastructureError, RegistryError
+from sdgbias.errors import InfrastructureError
 from sdgbias.registry.spec import ModelSpec
+from tests.builders.refusals import Refusal
 
 #: An interpreter whose vLLM has a version and serves one architecture, and which counts questions.
 ENVIRONMENT = """#!/bin/sh
@@ -41,10 +42,7 @@ def test_asked_once_for_each_version(python: Path, tmp_path: Path) -> None:
 
     for _ in range(2):
         found = vllm_support.served(python)
-        assert (found.version, dict(found.how)) == (
-            "0.32.0+cpu",
-            {"LlavaFor": vllm_support.NATIVE},
-        )
+        assert (found.version, dict(found.how)) == ("0.32.0+cpu", {"LlavaFor": vllm_support.NATIVE})
     assert questions() == 1 and vllm_support.version(python) == "0.32.0+cpu"
     (tmp_path / "versions").write_text("0.33.0 5.19.0")
     (tmp_path / "answer").write_text(json.dumps({"NewFor": vllm_support.BACKEND}))
@@ -61,32 +59,25 @@ def test_one_that_does_not_answer_is_one_line(python: Path) -> None:
         vllm_support.served(python)
 
 
-def test_which_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_which_interpreter(root: Path, monkeypatch: pytest.MonkeyPatch, refusal: Refusal) -> None:
     spec = ModelSpec("m", "M", "vllm", "local:m", "local", "enabled")
     monkeypatch.delenv(vllm_support.ENV_PYTHON, raising=False)
     monkeypatch.setattr(vllm_support, "has_vllm", lambda: False)
-    with pytest.raises(
-        InfrastructureError,
-        match=r"no vLLM here: .* build it: make vllm, or .*export SDGBIAS_VLLM_PYTHON=",
-    ):
-        vllm_support.interpreter(spec, tmp_path)
-    own = tmp_path / vllm_support.OWN_ENVIRONMENT
+    with refusal("none"):
+        vllm_support.interpreter(spec, root)
+    own = root / vllm_support.OWN_ENVIRONMENT
     own.parent.mkdir(parents=True)
     own.symlink_to(sys.executable)
-    assert vllm_support.interpreter(spec, tmp_path) == own
+    assert vllm_support.interpreter(spec, root) == own
     monkeypatch.setattr(vllm_support, "has_vllm", lambda: True)
-    assert vllm_support.interpreter(spec, tmp_path) is None
+    assert vllm_support.interpreter(spec, root) is None
     monkeypatch.setenv(vllm_support.ENV_PYTHON, sys.executable)
-    assert vllm_support.interpreter(spec, tmp_path) == Path(sys.executable)
+    assert vllm_support.interpreter(spec, root) == Path(sys.executable)
     named = replace(spec, options={"python": ".venv-vllm/bin/python"})
-    assert vllm_support.interpreter(named, tmp_path) == own
+    assert vllm_support.interpreter(named, root) == own
     for value in ("", 3, "nowhere/python", ".venv-vllm/bin"):
-        with pytest.raises(
-            RegistryError, match=r"m\.yaml: python is .*: no interpreter there; valid: "
-        ):
-            vllm_support.interpreter(replace(spec, options={"python": value}), tmp_path)
+        with refusal(f"python {value}"):
+            vllm_support.interpreter(replace(spec, options={"python": value}), root)
     monkeypatch.setenv(vllm_support.ENV_PYTHON, "/nowhere/python")
-    with pytest.raises(
-        InfrastructureError, match="SDGBIAS_VLLM_PYTHON=/nowhere/python: no interpreter there"
-    ):
-        vllm_support.interpreter(spec, tmp_path)
+    with refusal("a variable"):
+        vllm_support.interpreter(spec, root)

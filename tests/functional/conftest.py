@@ -15,7 +15,7 @@ from tests.builders.once import synthetic_benchmark
 @pytest.fixture(scope="session")
 def tiny_benchmark(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """12 synthetic clusters, 24 MCQs and 6 regression questions."""
-    # a night doesn't check what has passed: tests/nightly/test_steps.py
+    # a night doesn't check what has passed: tests/nightly/test_run.py
     return synthetic_benchmark(tmp_path_factory, "tiny", 12, 24, 6, checked=True)
 
 

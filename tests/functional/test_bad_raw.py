@@ -45,7 +45,6 @@ DEFECTS = {
     "span": None,
     "latin-1": None,
     "blank": None,
-    "other-cluster": ("photos", "photo-of-other-cluster"),
 }
 
 
@@ -71,15 +70,16 @@ def run_stage(stage: str, raw: Path, out: Path) -> None:
 @pytest.fixture(scope="module")
 def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bad") / "raw"
-    ok(f"sample --out {folder} --clusters 30 --seed 11 --countries NM,KE,IA,BF")
+    ok(f"sample --out {folder} --clusters 24 --seed 11 --countries NM,KE,IA,BF")
     return folder
 
 
 @dataclass(frozen=True)
 class Spoiled:
-    """Defect -> its cluster; the benchmark that was built; what was left out of it."""
+    """Defect -> its cluster; the folder; the benchmark that was built; what was left out of it."""
 
     clusters: dict[str, str]
+    raw: Path
     benchmark: Path
     quarantine: pd.DataFrame
 
@@ -122,28 +122,18 @@ def spoiled(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Spoiled:
     for photo in photos_of("corrupt-photo").iterdir():
         photo.write_bytes(photo.read_bytes()[:200])
     shutil.rmtree(photos_of("no-photo"))
-    # a photo was unpacked into another cluster's folder, and its row says so
-    cluster = at["other-cluster"]
-    other = next(i for i in whole if i[:2] == cluster[:2] and i not in at.values())
-    path = folder / "mapillary" / "metadata" / f"{cluster[:2]}.csv"
-    table = pd.read_csv(path, dtype=str)
-    row = table.index[table["DHSID_EA"] == cluster][0]
-    here, there = table.loc[row, "path"], table.loc[row, "path"].replace(cluster, other)
-    imagery = folder / "mapillary" / "imagery"
-    (imagery / here).rename(imagery / there)
-    table.loc[row, "path"] = there
-    table.to_csv(path, index=False)
 
     out = folder.parent / "benchmark"
     ok(command(folder, out))
-    return Spoiled(at, out, pd.read_parquet(out / "quarantine.parquet"))
+    return Spoiled(at, folder, out, pd.read_parquet(out / "quarantine.parquet"))
 
 
-@pytest.mark.parametrize("defect", [name for name, rule in DEFECTS.items() if rule])
-def test_a_defect_leaves_under_its_rule(spoiled: Spoiled, defect: str) -> None:
+def test_a_defect_leaves_under_its_rule(spoiled: Spoiled) -> None:
     lost = spoiled.quarantine
-    rows = lost[lost["key"].str.startswith(spoiled.clusters[defect])]
-    assert DEFECTS[defect] in set(zip(rows["table"], rows["rule"], strict=True)), rows.to_string()
+    for defect, rule in DEFECTS.items():
+        rows = lost[lost["key"].str.startswith(spoiled.clusters[defect])]
+        found = set(zip(rows["table"], rows["rule"], strict=True))
+        assert rule is None or rule in found, f"{defect}: {found}"
 
 
 def test_what_can_be_read_stays(spoiled: Spoiled, raw: Path) -> None:
@@ -194,19 +184,12 @@ def unknown_region(folder: Path) -> None:
     (folder / "indicators" / "gdl_regions.csv").write_text(regions, encoding="utf-8")
 
 
-def path_that_climbs_out(folder: Path) -> None:
-    table = next(folder.glob("mapillary/metadata/*.csv"))
-    (folder.parent / "secret.jpeg").write_bytes(b"")
-    pd.read_csv(table, dtype=str).assign(path="../../../secret.jpeg").to_csv(table, index=False)
-
-
 @pytest.mark.parametrize(
     ("spoil", "stage", "words"),
     [
         (empty_labels, "clusters", (LABELS, "no readable CSV")),
         (half_an_archive, "images", ("KE.zip", "download it again")),
         (unknown_region, "series", ("gdl_regions.csv", "'NA'", "NM")),
-        (path_that_climbs_out, "images", ("secret.jpeg", "climbs out")),
     ],
 )
 def test_what_stops_a_build_is_one_line_and_leaves_nothing_half_made(
@@ -226,9 +209,8 @@ def test_what_stops_a_build_is_one_line_and_leaves_nothing_half_made(
 
     assert all(word in line for word in words), line
     assert {path.name for path in out.rglob("*.parquet")} == before
-    if spoil is not path_that_climbs_out:  # `raw check` says so beforehand
-        states = {f.state for f in check_raw(folder, folder / "indicators").findings}
-        assert states & {"broken", "missing"}
+    states = {f.state for f in check_raw(folder, folder / "indicators").findings}
+    assert states & {"broken", "missing"}, "`raw check` says so beforehand"
 
 
 def test_a_country_missing_from_one_source_keeps_what_the_others_have(
@@ -254,9 +236,11 @@ def test_a_country_missing_from_one_source_keeps_what_the_others_have(
     assert (gone["key"] + gone["detail"]).str.contains("uhc_index").any()
 
 
-def test_what_two_reviewers_reject_is_left_out_of_the_next_build(raw: Path, tmp_path: Path) -> None:
+def test_what_two_reviewers_reject_is_left_out_of_the_next_build(
+    spoiled: Spoiled, tmp_path: Path
+) -> None:
     out, sheets, reviews = tmp_path / "b", tmp_path / "review", tmp_path / "reviews.parquet"
-    ok(command(raw, out))
+    shutil.copytree(spoiled.benchmark, out)
     ok(f"review sample --benchmark {out} --out {sheets} --share 0.5 --reviewers anna,ben")
     for name in ("anna", "ben"):
         table = pd.read_csv(sheets / f"{name}.csv", dtype=str, keep_default_na=False)
@@ -269,7 +253,7 @@ def test_what_two_reviewers_reject_is_left_out_of_the_next_build(raw: Path, tmp_
     rejected = verdicts[verdicts["verdict"].str.startswith("reject")]
     assert len(rejected) == 3
 
-    ok(f"{command(raw, out)} --review {reviews}")
+    ok(f"{command(spoiled.raw, out)} --review {reviews}")
 
     card = json.loads((out / "benchmark.json").read_text())
     assert (card["counts"]["items_mcq"], card["counts"]["items_regression"]) == (24, 6)
@@ -337,8 +321,8 @@ def _go(server: Server, stage: str, raw: Path, out: Path, kill_at: int) -> tuple
 def test_killed_at_changes_of_the_disk_a_build_goes_on_to_the_same_bytes(
     raw: Path, tmp_path: Path
 ) -> None:
-    """Each stage is killed halfway and before its last change. Before its first change a stage has
-    done nothing that it could go on with."""
+    """Each stage is killed before its last change, that of pictures halfway, too. Before its first
+    change a stage has done nothing that it could go on with."""
     server = multiprocessing.get_context("forkserver")  # ready at once, a real process each
     server.set_forkserver_preload(["sdgbias.benchmark.build", "sdgbias.benchmark.quality"])
     whole = tmp_path / "whole"
@@ -347,18 +331,13 @@ def test_killed_at_changes_of_the_disk_a_build_goes_on_to_the_same_bytes(
         before = Path(shutil.copytree(whole, tmp_path / f"before-{stage}"))
         code, changes = _go(server, stage, raw, whole, 0)
         assert code == 0 and changes > 0, stage
-        for moment in sorted({round(changes / 2), changes} - {0}):
+        for moment in {changes, changes // 2 if stage == "images" else changes}:
             out = Path(shutil.copytree(before, tmp_path / f"{stage}-{moment}"))
             code, _ = _go(server, stage, raw, out, moment)
             assert code == -signal.SIGKILL, f"{stage} wasn't killed at change {moment}"
             code, _ = _go(server, stage, raw, out, 0)
             assert code == 0, f"{stage} doesn't go on after a kill at {moment} of {changes}"
             assert _digests(out) == _digests(whole), f"{stage}, killed at {moment} of {changes}"
-    # the command, in a process with another seed of hashes
-    ok(command(raw, tmp_path / "alone", "--mcq 60 --regression 20"), alone=True)
-    alone = _digests(tmp_path / "alone")
-    kept = {n: d for n, d in _digests(whole).items() if n.endswith((".parquet", "benchmark.json"))}
-    assert {name: alone[name] for name in kept} == kept
 
 
 def test_ctrl_c_says_what_is_kept(tmp_path: Path) -> None:

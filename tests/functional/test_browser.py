@@ -373,16 +373,9 @@ def test_people_are_blurred_until_asked_for_on_every_visit_and_on_paper(
     chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
     chrome.refresh()
     assert blurs() == {"blur(28px)"}, "asked for anew on every visit"
-
-
-def test_one_person_is_uncovered_by_a_click(chrome: Any, report: Path) -> None:
-    show(chrome, (report / "fairness.html").as_uri())
-    images = "document.querySelectorAll('.example:not([hidden]) img')"
-    filters = f"return [...{images}].map((image) => getComputedStyle(image).filter)"
-    covered = chrome.execute_script(filters)
-    assert len(covered) > 1 and set(covered) == {"blur(28px)"}
-    chrome.execute_script("document.querySelector('.example:not([hidden]) .frame').click()")
-    assert chrome.execute_script(filters) == ["none", *covered[1:]]
+    if door == "report":  # one person is uncovered by a click
+        chrome.execute_script("document.querySelector('.example:not([hidden]) .frame').click()")
+        assert blurs() == {"none", "blur(28px)"}
 
 
 def test_while_results_are_written_the_page_waits_and_comes_back(
@@ -452,21 +445,15 @@ def test_250_connections_at_once_are_all_answered(address: str, results: Path) -
     port = int(address.rsplit(":", 1)[1])
     statuses: Counter[int] = Counter()
 
-    async def ask(times: int) -> None:
+    async def ask() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        for _ in range(times):
-            writer.write(b"GET /models HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-            await writer.drain()
-            head = await reader.readuntil(b"\r\n\r\n")
-            statuses[int(head.split()[1])] += 1
-            length = re.search(rb"(?i)content-length: (\d+)", head)
-            assert length, head
-            await reader.readexactly(int(length[1]))
+        writer.write(b"GET /models HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+        statuses[int((await reader.read()).split(maxsplit=2)[1])] += 1
         writer.close()
 
     async def ask_together() -> None:
-        await asyncio.gather(*(ask(2) for _ in range(250)))
+        await asyncio.gather(*(ask() for _ in range(250)))
 
     asyncio.run(ask_together())
-    assert statuses == {200: 500}
+    assert statuses == {200: 250}
     assert "choose another --port" in refused(2, f"serve --results {results} --port {port}")

@@ -28,14 +28,13 @@ pytestmark = pytest.mark.slow
 def run(folder: Path, *command: str) -> str:
     """git or dvc in a project, whose stages run the project's own sdgbias. Fails with what was
     printed."""
-    author = {f"GIT_{who}_NAME": "tester" for who in ("AUTHOR", "COMMITTER")}
-    email = {name.replace("NAME", "EMAIL"): "tester" for name in author}
+    parts = [f"GIT_{who}_{what}" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")]
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    environment = {**commands.environment(), "PYTHONPATH": str(folder), "PATH": path}
+    variables = dict.fromkeys(parts, "tester") | {"PYTHONPATH": str(folder), "PATH": path}
     done = subprocess.run(
         command,
         cwd=folder,
-        env={**environment, **author, **email},
+        env=commands.environment() | variables,
         capture_output=True,
         text=True,
         timeout=900,
@@ -105,7 +104,6 @@ def test_a_second_repro_runs_nothing(first: Path) -> None:
     before = (first / "dvc.lock").read_bytes()
     assert repro(first) == []
     assert (first / "dvc.lock").read_bytes() == before
-    assert "up to date" in dvc(first, "status")
 
 
 def test_metrics_and_plots_speak_of_the_benchmark(first: Path) -> None:

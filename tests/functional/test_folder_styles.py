@@ -22,8 +22,7 @@ Style = Callable[[Path], None]
 
 
 def _read(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
 
 
 def _write(path: Path, value: dict[str, Any]) -> None:
@@ -33,13 +32,11 @@ def _write(path: Path, value: dict[str, Any]) -> None:
 def one_processor_file(folder: Path) -> None:
     """As transformers 5 saves: processor_config.json alone."""
     whole = _read(folder / "processor_config.json")
-    for part, name in (
-        ("image_processor", "preprocessor_config.json"),
-        ("video_processor", "video_preprocessor_config.json"),
-    ):
-        if (folder / name).is_file():
-            whole[part] = _read(folder / name)
-            (folder / name).unlink()
+    for part in ("image", "video"):
+        path = folder / f"{'' if part == 'image' else 'video_'}preprocessor_config.json"
+        if path.is_file():
+            whole[f"{part}_processor"] = _read(path)
+            path.unlink()
     _write(folder / "processor_config.json", whole)
 
 
@@ -55,36 +52,36 @@ def version_four(folder: Path) -> None:
     _write(folder / "config.json", config)
 
 
-def template_in_tokenizer(folder: Path) -> None:
+def template_in(folder: Path, name: str) -> None:
     template = folder / "chat_template.jinja"
-    path = folder / "tokenizer_config.json"
-    _write(path, {**_read(path), "chat_template": template.read_text(encoding="utf-8")})
+    text = template.read_text(encoding="utf-8")
+    _write(folder / name, {**_read(folder / name), "chat_template": text})
     template.unlink()
+
+
+def template_in_tokenizer(folder: Path) -> None:
+    template_in(folder, "tokenizer_config.json")
 
 
 def template_in_json(folder: Path) -> None:
-    """chat_template.json, as transformers 4.4x saved those of processors."""
-    template = folder / "chat_template.jinja"
-    _write(folder / "chat_template.json", {"chat_template": template.read_text(encoding="utf-8")})
-    template.unlink()
+    """As transformers 4.4x saved those of processors."""
+    template_in(folder, "chat_template.json")
 
 
 def no_padding(folder: Path) -> None:
     """No padding token, and padding on the right."""
-    path = folder / "tokenizer_config.json"
-    config = _read(path)
+    config = _read(folder / "tokenizer_config.json")
     config.pop("pad_token", None)
-    _write(path, {**config, "padding_side": "right"})
+    _write(folder / "tokenizer_config.json", {**config, "padding_side": "right"})
     (folder / "special_tokens_map.json").unlink(missing_ok=True)
 
 
 def chatty_generation(folder: Path) -> None:
     """Settings of sampling and several ends, as chat models state them."""
     path = folder / "generation_config.json"
-    before = _read(path) if path.is_file() else {}
     sampling = {"do_sample": True, "temperature": 0.7, "top_p": 0.8, "top_k": 20}
     ends = {"eos_token_id": [2, 1], "repetition_penalty": 1.05}
-    _write(path, {**before, **sampling, **ends})
+    _write(path, {**_read(path), **sampling, **ends})
 
 
 def half_in_shards(folder: Path) -> None:

@@ -3,7 +3,6 @@ the files, their packages and their commands is checked."""
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import re
@@ -12,7 +11,6 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
@@ -44,12 +42,14 @@ COMPOSE = yaml.safe_load(text_of(INFRA / "compose.yaml"))
 PREFECT = yaml.safe_load(text_of(INFRA / "prefect.yaml"))["deployments"]
 TABLE = text_of(INFRA / "README.md").split("## Environment variables")[1]
 #: Names of variables look like this; every one that the code writes as text of its own counts.
-OURS = re.compile(
+OURS = (
     r"(?:SDGBIAS|WANDB|PREFECT|HF|VLLM|CUDA|DVC|GX|OPENAI|ANTHROPIC|GEMINI|OMP|NUMBA)"
     r"_[A-Z0-9_]*[A-Z0-9]|DO_NOT_TRACK|NETRC"
 )
+IN_PYTHON = rf'"({OURS})"|os\.(?:environ[\[.(a-z]*|getenv\()["\']([A-Z_0-9]+)["\']'
+IN_INFRA = rf"(?<![\w./-])({OURS})\b|(?<!\$)\$\{{([A-Z_]+)|\b([A-Z][A-Z_]+)=|\n +([A-Z_]+):"
 #: Set by a scheduler or between Prefect's own processes, never by a person.
-NOT_OURS = re.compile(r"SLURM_\w+|PREFECT__\w*")
+NOT_OURS = re.compile(r"SLURM_\w+|PREFECT__\w*|PIP_\w+")
 by_file = pytest.mark.parametrize("path", DOCKERFILES, ids=lambda p: p.name)
 
 
@@ -57,60 +57,32 @@ by_file = pytest.mark.parametrize("path", DOCKERFILES, ids=lambda p: p.name)
 
 
 @cache
-def in_python() -> list[tuple[str, str]]:
-    """(file, variable) of sdgbias/ and flows/: what os.environ or getenv is asked for, and texts
-    that are such names."""
-    asking = re.compile(r"os\.(?:environ\.(?:get|pop|setdefault)|getenv)")
-    names = []
-    for path in [*(ROOT / "sdgbias").rglob("*.py"), *(ROOT / "flows").rglob("*.py")]:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            name: ast.AST | None = None
-            if isinstance(node, ast.Constant) and OURS.fullmatch(str(node.value)):
-                name = node
-            elif isinstance(node, ast.Subscript) and ast.unparse(node.value) == "os.environ":
-                name = node.slice
-            elif isinstance(node, ast.Call) and asking.fullmatch(ast.unparse(node.func)):
-                name = node.args[0]
-            if isinstance(name, ast.Constant) and isinstance(name.value, str):
-                names.append((path.name, name.value))
-    return names
+def variables(pattern: str, *paths: str) -> set[tuple[str, str]]:
+    """(variable, file) of what a pattern finds in these files."""
+    return {
+        (name, path.name)
+        for glob in paths
+        for path in ROOT.glob(glob)
+        for found in re.findall(pattern, path.read_text(encoding="utf-8"))
+        for name in found
+        if name and not NOT_OURS.fullmatch(name)
+    }
 
 
-@cache
-def in_infra() -> list[tuple[str, str]]:
-    return list(_in_infra())
+CODE = (IN_PYTHON, "sdgbias/**/*.py", "flows/**/*.py")
+SETTINGS = (IN_INFRA, "infra/Dockerfile.*", "infra/compose*", "infra/*.sbatch")
 
 
-def _in_infra() -> Iterator[tuple[str, str]]:
-    for path in DOCKERFILES:
-        for line in re.findall(r"^ENV (.*)$", text_of(path), re.MULTILINE):
-            names = [n for n in re.findall(r"(\w+)=", line) if not n.startswith("PIP_")]
-            yield from ((path.name, name) for name in names)
-    for service in COMPOSE["services"].values():
-        yield from (("compose.yaml", name) for name in service.get("environment", {}))
-    used = re.findall(r"(?<!\$)\$\{(\w+)", text_of(INFRA / "compose.yaml"))
-    yield from (("compose.yaml", name) for name in used)
-    example = re.findall(r"^(\w+)=", text_of(INFRA / "compose.env.example"), re.MULTILINE)
-    yield from (("compose.env.example", name) for name in example)
-    for path in SCRIPTS:
-        text = path.read_text(encoding="utf-8")
-        yield from ((path.name, name) for name in re.findall(r"\$\{([A-Z_]+):", text))
-        for line in re.findall(r"^export (.*)$", text, re.MULTILINE):
-            bare = re.sub(r"=\S+", "=", line)
-            names = re.findall(r"\b([A-Z][A-Z_]+)(?==|\s|$)", bare)
-            yield from ((path.name, name) for name in names)
-
-
-@pytest.mark.parametrize("names", [in_python, in_infra])
-def test_every_variable_stands_in_the_one_table(names: Any) -> None:
-    read = {(place, name) for place, name in names() if not NOT_OURS.fullmatch(name)}
-    assert len({name for _, name in read}) > 10
-    missing = sorted(f"{name} ({place})" for place, name in read if f"`{name}`" not in TABLE)
+@pytest.mark.parametrize("where", [CODE, SETTINGS], ids=["code", "infra"])
+def test_every_variable_stands_in_the_one_table(where: tuple[str, ...]) -> None:
+    read = variables(*where)
+    assert len({name for name, _ in read}) > 10
+    missing = sorted(f"{name} ({place})" for name, place in read if f"`{name}`" not in TABLE)
     assert not missing, f"infra/README.md, Environment variables, lacks: {', '.join(missing)}"
 
 
 def test_the_table_names_no_variable_that_nobody_reads() -> None:
-    read = {name for names in (in_python, in_infra) for _, name in names()}
+    read = {name for where in (CODE, SETTINGS) for name, _ in variables(*where)}
     text = "\n".join(
         p.read_text(encoding="utf-8")
         for folder in ("infra", "tests", "docs", "sdgbias/data")
@@ -359,7 +331,7 @@ def test_a_kubernetes_job_is_a_user_without_rights_and_with_limits() -> None:
     assert mounted == {volume["name"] for volume in pod["volumes"]}
 
 
-# -- the deployment, and the hooks of the repository
+# -- the deployment
 
 
 def test_deployment_is_one_that_prefect_takes() -> None:
@@ -375,15 +347,6 @@ def test_deployment_is_one_that_prefect_takes() -> None:
         CronSchedule(cron=schedule["cron"], timezone=schedule["timezone"])
     page = (ROOT / "infra" / "README.md").read_text(encoding="utf-8")
     assert deployment["work_pool"]["name"] in page
-
-
-def test_hooks_are_local_and_their_tools_installed() -> None:
-    config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
-    assert {repo["repo"] for repo in config["repos"]} == {"local"}
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for hook in config["repos"][0]["hooks"]:
-        tool = hook["entry"].split()[0].removeprefix(".venv/bin/")
-        assert f"$(BIN)/{tool}" in makefile, f"{tool} isn't part of make test"
 
 
 # -- Slurm

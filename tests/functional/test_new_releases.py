@@ -24,7 +24,7 @@ MORE = {
 }
 
 
-@pytest.mark.slow  # tests/nightly/test_watch_month.py takes every turn of it without models
+@pytest.mark.slow  # tests/nightly/test_watch.py takes every turn of it without models
 def test_from_an_empty_registry_to_the_first_published_night(
     tmp_path: Path, tiny_benchmark: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

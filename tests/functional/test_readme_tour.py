@@ -18,11 +18,9 @@ from sdgbias import store
 from tests.builders import commands
 from tests.test_docs import REPOSITORY, RUN, blocks, lines
 
-#: Sizes of the whole benchmark as the README builds it, and as the tests do.
-SMALLER = {"117644": "294", "100000": "250", "50000": "125"}
 #: Sizes of the tour as the README has it, and as the tests do: each prompt of a model costs.
 FEWER = {
-    "--clusters 40 ": "--clusters 18 ",
+    "--clusters 40 ": "--clusters 12 ",
     "--mcq 40 --regression 10": "--mcq 15 --regression 4",
     "--people 240": "--people 60",
     "evaluate tiny-llava": "evaluate tiny-llava --passes none",
@@ -30,44 +28,24 @@ FEWER = {
 }
 
 
+#: What isn't run: make demo does the first, the second has the tour's commands at full size.
+LEFT_OUT = re.compile(r"^sdgbias demo|/path/to|--clusters 117644", re.MULTILINE)
+
+
 def runnable(block: str) -> bool:
     known = [line.startswith("sdgbias ") or line.split()[0] in RUN for line in lines(block)]
-    ours = [line for line in lines(block) if line.startswith("sdgbias ")]
-    return (
-        bool(ours)
-        and all(known)
-        and not any(re.search(r"^sdgbias demo|/path/to", line) for line in lines(block))
-    )
+    return "sdgbias " in block and all(known) and not LEFT_OUT.search(block)
 
 
 def test_the_readme_tour_runs_as_written(tmp_path: Path) -> None:
-    """Every runnable block of the README, in order, of the tour half the questions and none of the
-    extra passes, and of the whole benchmark a four-hundredth; then what two how-tos do with the
-    results."""
+    """Every runnable block of the README, in order, with fewer questions and none of the extra
+    passes; then what two how-tos do with the results."""
     tour = [block for block in blocks("README.md") if runnable(block) or "export " in block]
-    said = "".join(tour)
-    for name in (
-        "sample",
-        "build",
-        "models",
-        "evaluate",
-        "results",
-        "--sql",
-        "report",
-        "people build",
-        "register-model",
-        "nightly",
-        "gate",
-    ):
-        assert name in said, f"the tour doesn't show {name}"
-    for number in SMALLER:
-        assert f" {number} " in said, f"the tour doesn't build the whole benchmark: {number}"
     for size in FEWER:
-        assert size in said, f"the tour has other sizes than this test: {size}"
+        assert size in "".join(tour), f"the tour has other sizes than this test: {size}"
     tour += [block for block in blocks("docs/how-to/debias.md") if "cade search" in block]
     tour += blocks("docs/how-to/query.md")
-    sizes = {**SMALLER, **FEWER}
-    run([reduce(lambda text, n: text.replace(n, sizes[n]), sizes, b) for b in tour], tmp_path)
+    run([reduce(lambda text, n: text.replace(n, FEWER[n]), FEWER, b) for b in tour], tmp_path)
     page = (tmp_path / "build/tour/report/index.html").read_text("utf-8")
     assert "tiny-llava" in page and "CC0 1.0" in page and len(page) > 10_000
     written = {path.name for path in tmp_path.iterdir()} - {"registry", "expectations"}

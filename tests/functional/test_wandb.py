@@ -55,6 +55,11 @@ def logged_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyP
     return monkeypatch
 
 
+def assert_without_key(folder: Path) -> None:
+    for path in filter(Path.is_file, folder.rglob("*")):
+        assert KEY not in path.read_text(errors="replace"), path
+
+
 def steps(server: Server) -> dict[str, int]:
     """Run -> the step of its history that the server received."""
     return {
@@ -83,25 +88,14 @@ def test_a_week_offline_is_sent_by_wandb_itself(
         logged_in.delenv("WANDB_MODE")
         waiting = sorted(folder.glob("wandb/offline-run-*"))
         sync = [sys.executable, "-m", "wandb", "sync", *map(str, waiting)]
-        done = subprocess.run(
-            sync,
-            cwd=tmp_path,
-            env=environment(),
-            capture_output=True,
-            text=True,
-            timeout=900,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
+        subprocess.run(sync, cwd=tmp_path, env=environment(), timeout=900, check=True)
     assert steps(server) == STEPS
-    assert len([path for path in server.uploads if path.endswith("questions.parquet")]) == 1
-    assert len([path for path in server.uploads if path.endswith("scores.parquet")]) == 1
+    for name in ("questions.parquet", "scores.parquet"):
+        assert len([path for path in server.uploads if path.endswith(name)]) == 1
     with log.service(folder):
         pass
     assert not list(folder.glob("wandb/offline-run-*"))
-    assert not any(
-        KEY in path.read_text(errors="replace") for path in folder.rglob("*") if path.is_file()
-    )
+    assert_without_key(folder)
 
 
 def test_a_key_in_the_environment_sends_at_once_and_links_the_scores(
@@ -121,11 +115,7 @@ def test_a_key_in_the_environment_sends_at_once_and_links_the_scores(
     [link] = server.of("LinkArtifact")
     assert link["input"]["artifactPortfolioName"] == "scores"
     assert [a["alias"] for a in link["input"]["aliases"]] == [NIGHTS[0]]
-    assert not any(
-        KEY in path.read_text(errors="replace")
-        for path in (tmp_path / "w").rglob("*")
-        if path.is_file()
-    )
+    assert_without_key(tmp_path / "w")
 
 
 @pytest.mark.parametrize("mood", ["gone", "refuse"])
@@ -200,12 +190,6 @@ def test_the_reports_text_has_the_stores_figures(results: Path) -> None:
     assert "\u221210.0 points" in breach and "\u221215.0 to \u22125.0" in breach
 
 
-def sent_blocks(server: Server) -> list[dict[str, object]]:
-    [view] = server.of("upsertView")
-    spec = json.loads(view["spec"])
-    return list(spec["blocks"])
-
-
 def test_the_report_reaches_the_server(
     results: Path, tmp_path: Path, logged_in: pytest.MonkeyPatch
 ) -> None:
@@ -218,21 +202,16 @@ def test_the_report_reaches_the_server(
             "VmlldzoxMjM0"
         )
         [view] = server.of("upsertView")
-        assert (view["entityName"], view["projectName"], view["type"]) == (
-            "team",
-            "sdgbias",
-            "runs",
-        )
+        place = (view["entityName"], view["projectName"], view["type"])
+        assert place == ("team", "sdgbias", "runs")
         assert view["id"] == "VmlldzoxMjM0", "the Report of before, not a second one"
-        blocks = sent_blocks(server)
-        headings = [b["children"][0]["text"] for b in blocks if b["type"] == "heading"]  # type: ignore[index]
-        parts = team_report.sections(results)
-        assert headings == [*(title for title, _ in parts), "Night by night"]
-        assert [b["content"] for b in blocks if b["type"] == "markdown-block"] == [
-            markdown for _, markdown in parts
-        ]
+        blocks = json.loads(view["spec"])["blocks"]
+        headings = [b["children"][0]["text"] for b in blocks if b["type"] == "heading"]
+        titles, texts = zip(*team_report.sections(results), strict=True)
+        assert headings == [*titles, "Night by night"]
+        assert [b["content"] for b in blocks if b["type"] == "markdown-block"] == list(texts)
         [grid] = [b["metadata"] for b in blocks if b["type"] == "panel-grid"]
-        plots = [p["config"] for p in grid["panelBankSectionConfig"]["panels"]]  # type: ignore[index]
+        plots = [p["config"] for p in grid["panelBankSectionConfig"]["panels"]]
         assert [p["metrics"] for p in plots] == [
             ["mcq/all/full/accuracy"],
             ["mcq/all/cade/accuracy_gain"],

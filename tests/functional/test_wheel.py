@@ -14,13 +14,22 @@ import pytest
 import yaml
 
 from sdgbias.cli.start import without_code
+from tests.builders.commands import REPOSITORY
 
 pytestmark = pytest.mark.slow
-CHECKOUT = Path(__file__).resolve().parents[2]
-SOURCES = (
-    *("pyproject.toml", "setup.py", "README.md", "LICENSE", "dvc.yaml", "params.yaml"),
-    *("sdgbias", "expectations", "registry"),
-)
+SOURCES = "pyproject.toml setup.py README.md LICENSE dvc.yaml params.yaml"
+FOLDERS = ("sdgbias", "expectations", "registry")
+#: One process for several commands, each of which would spend most of its time importing.
+RUN = """
+import shlex, sys
+from sdgbias.cli import main
+for line in sys.argv[1:]:
+    sys.argv = ["sdgbias", *shlex.split(line)]
+    try:
+        main()
+    except SystemExit as done:
+        print("exit", done.code, line, file=sys.stderr)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -30,13 +39,11 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     tree = folder / "tree"
     tree.mkdir()
-    for name in SOURCES:
-        source = CHECKOUT / name
-        if source.is_dir():
-            left = shutil.ignore_patterns("__pycache__", "weights")
-            shutil.copytree(source, tree / name, ignore=left)
-        else:
-            shutil.copyfile(source, tree / name)
+    for name in SOURCES.split():
+        shutil.copyfile(REPOSITORY / name, tree / name)
+    left = shutil.ignore_patterns("__pycache__", "weights")
+    for name in FOLDERS:
+        shutil.copytree(REPOSITORY / name, tree / name, ignore=left)
     wheel = [sys.executable, "-m", "pip", "wheel", ".", "--no-deps", "--no-build-isolation"]
     subprocess.run([*wheel, "-q", "-w", folder], cwd=tree, check=True)
     shutil.rmtree(tree)
@@ -50,60 +57,63 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "new" / "bin" / "python"
 
 
-def call(python: Path, folder: Path, *words: object) -> subprocess.CompletedProcess[str]:
+def call(python: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("SDGBIAS_", "PYTHONPATH"))}
-    command = [str(python), *map(str, words)]
+    command = [str(python), "-c", *words]
     return subprocess.run(command, cwd=folder, env=clean, capture_output=True, text=True)
 
 
-def run(python: Path, folder: Path, *words: object) -> subprocess.CompletedProcess[str]:
-    return call(python, folder, "-m", "sdgbias.cli", *words)
+def exits(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """'CODE COMMAND' of every command, as it ended."""
+    lines = [line for line in done.stderr.splitlines() if line.startswith("exit ")]
+    return [" ".join(line.split()[1:3]) for line in lines]
 
 
-def done(python: Path, folder: Path, *words: object) -> str:
-    finished = run(python, folder, *words)
-    assert finished.returncode == 0, finished.stderr
-    return finished.stdout
-
-
-def test_it_builds_evaluates_and_reports_without_a_project(python: Path, tmp_path: Path) -> None:
-    place = call(python, tmp_path, "-c", "import sdgbias; print(sdgbias.__file__)").stdout
+def test_without_a_project_it_evaluates_and_reports(
+    python: Path, tiny_benchmark: Path, tmp_path: Path
+) -> None:
+    place = call(python, tmp_path, "import sdgbias; print(sdgbias.__file__)").stdout
     assert str(python.parents[1]) in place
-    done(python, tmp_path, "sample", "--clusters", 12)
-    done(python, tmp_path, "build", "--mcq", 12, "--regression", 6)
-    assert (tmp_path / "data" / "benchmark" / "quality.html").is_file()
-    model = CHECKOUT / "registry" / "weights" / "tiny-llava"
-    done(python, tmp_path, "evaluate", model)
-    assert "tiny-llava" in done(python, tmp_path, "results")
-    done(python, tmp_path, "report")
+    model = REPOSITORY / "registry" / "weights" / "tiny-llava"
+
+    done = call(
+        python,
+        tmp_path,
+        RUN,
+        f"evaluate {model} --benchmark {tiny_benchmark} --passes none --draws 50",
+        "results",
+        "report",
+        f"register-model {model} --name mine",
+    )
+
+    assert exits(done) == ["0 evaluate", "0 results", "0 report", "4 register-model"], done.stderr
+    assert "sdgbias init" in done.stderr and "tiny-llava" in done.stdout
     assert (tmp_path / "reports" / "latest" / "index.html").is_file()
-    refused = run(python, tmp_path, "register-model", model, "--name", "mine")
-    assert refused.returncode != 0 and "sdgbias init" in refused.stderr
 
 
 def test_init_writes_a_project_whose_own_copies_win(python: Path, tmp_path: Path) -> None:
     (tmp_path / "params.yaml").write_text("mine: 1\n", encoding="utf-8")
-    assert "1 left unchanged" in done(python, tmp_path, "init", tmp_path)
+    rule = "-- never-held (gate): nothing holds\nfalse;\n"
+
+    first = call(python, tmp_path, RUN, "init .", "models list", "sample --clusters 12")
+    (tmp_path / "expectations" / "clusters.sql").write_text(rule, encoding="utf-8")
+    second = call(python, tmp_path, RUN, "build --mcq 12 --regression 6")
+
+    assert exits(first) == ["0 init", "0 models", "0 sample"], first.stderr
+    assert "1 left unchanged" in first.stdout
     assert (tmp_path / "params.yaml").read_text(encoding="utf-8") == "mine: 1\n"
-    for name in ("sdgbias.toml", "expectations/clusters.sql", "registry/policy.yaml", ".gitignore"):
+    for name in ("sdgbias.toml", "registry/policy.yaml", ".gitignore"):
         assert (tmp_path / name).is_file(), name
     stages = yaml.safe_load((tmp_path / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
-    assert stages["check"]["deps"] and "sdgbias/" not in str(
-        [stage.get("deps") for stage in stages.values()]
-    )
-    assert done(python, tmp_path, "models", "list") is not None
-    rules = tmp_path / "expectations" / "clusters.sql"
-    rules.write_text("-- never-held (gate): nothing holds\nfalse;\n", encoding="utf-8")
-    done(python, tmp_path, "sample", "--clusters", 12)
-    stopped = run(python, tmp_path, "build", "--mcq", 12, "--regression", 6)
-    assert stopped.returncode == 10 and "never-held" in stopped.stderr
+    assert "sdgbias/" not in str([stage.get("deps") for stage in stages.values()])
+    assert exits(second) == ["10 build"] and "never-held" in second.stderr
 
 
 def test_stages_without_code_are_the_same_stages() -> None:
-    text = (CHECKOUT / "dvc.yaml").read_text(encoding="utf-8")
-    before, after = yaml.safe_load(text), yaml.safe_load(without_code(text))
-    assert list(before["stages"]) == list(after["stages"])
-    for name, stage in before["stages"].items():
+    text = (REPOSITORY / "dvc.yaml").read_text(encoding="utf-8")
+    before, after = yaml.safe_load(text)["stages"], yaml.safe_load(without_code(text))["stages"]
+    assert list(before) == list(after)
+    for name, stage in before.items():
         kept = [path for path in stage.get("deps", []) if not path.startswith("sdgbias/")]
-        assert after["stages"][name].get("deps", []) == kept
-        assert after["stages"][name]["cmd"] == stage["cmd"]
+        assert after[name].get("deps", []) == kept
+        assert after[name]["cmd"] == stage["cmd"]

@@ -1,5 +1,4 @@
-"""One job: real processes that end in every way, what is made of them, and when another try is
-worth while."""
+"""One job in a real process: its outcome, what it sees, and when its time or its night ends."""
 
 from __future__ import annotations
 
@@ -13,37 +12,27 @@ from pathlib import Path
 
 import pytest
 
-from sdgbias import errors, progress
-from sdgbias.files import json_object
-from sdgbias.nightly import attempt, process
-from tests.builders.night_stubs import PUBLISH, job, stub
+from sdgbias import progress
+from sdgbias.nightly import attempt, plan, process
+from tests.builders.night_stubs import NOW, PUBLISH, job, settings, stub
+
+SECRETS = ("NIGHT_CHAT", "TEAM_ROOM", *attempt.NOT_FOR_MODELS)
 
 
-def test_what_the_process_tells_is_the_outcome(tmp_path: Path) -> None:
+def test_given_an_outcome_then_it_is_that_of_the_process(tmp_path: Path) -> None:
+    results, one = tmp_path / "r.duckdb", job(tmp_path)
     code = stub("print('scoring'); " + PUBLISH + "; sys.exit(3)")
-    made = attempt.attempt(job(tmp_path), tmp_path / "r.duckdb", argv=code)
-    assert (made.outcome, made.run_id) == ("published", "m-1")
-    assert (made.scored, made.planned, made.failed) == (10, 12, 2)
-    assert made.kind == made.message == "" and made.log == "nights/2026-11-21T0130/logs/m-sdg.log"
-    assert "scoring" in job(tmp_path).log.read_text()
+    outcome = attempt.attempt(one, results, argv=code)
+    assert (outcome.outcome, outcome.run_id) == ("published", "m-1")
+    assert (outcome.scored, outcome.planned, outcome.failed) == (10, 12, 2)
+    assert outcome.kind == outcome.message == ""
+    assert outcome.log == "nights/2026-11-21T0130/logs/m-sdg.log"
+    assert "scoring" in one.log.read_text()
     unchanged = stub("tell(run_id='m-1', outcome='unchanged')")
-    mine = job(tmp_path)
-    again = attempt.attempt(mine, tmp_path / "r.duckdb", argv=unchanged)
-    assert again.outcome == "published", "in this night, before it was killed and started again"
-    other = replace(mine, log=mine.log.with_name("m-people.log"))
-    assert attempt.attempt(other, tmp_path / "r.duckdb", argv=unchanged).outcome == "unchanged"
-
-
-def test_an_error_has_room_for_its_outcome_when_nothing_can_be_made(tmp_path: Path) -> None:
-    """As on a full disk: no second file can be made beside the one that was reserved."""
-    out = tmp_path / "outcome.json"
-    with pytest.raises(errors.DiskFull), process.report_outcome(out):
-        assert json_object(out) == {} and out.stat().st_blocks * 512 >= process.ROOM
-        out.with_name(f".{out.name}.part").mkdir()
-        raise errors.DiskFull("\u2026" * 9000)
-    found = json_object(out)
-    assert (found["kind"], len(found["message"])) == ("DiskFull", 500)
-    assert out.stat().st_size == process.ROOM
+    assert attempt.attempt(one, results, argv=unchanged).outcome == "unchanged"
+    finished = attempt.unchanged(replace(one, run_id="m-0"), datetime.now(UTC))
+    assert finished is not None
+    assert (finished.outcome, finished.run_id, finished.attempts) == ("unchanged", "m-0", 0)
 
 
 def test_given_a_results_file_that_is_free_again_then_the_model_is_published(
@@ -51,44 +40,42 @@ def test_given_a_results_file_that_is_free_again_then_the_model_is_published(
 ) -> None:
     busy = "tell(kind='Busy', message='held by another')"
     codes = stub(busy, busy, PUBLISH)
-    made = attempt.keep_trying(job(tmp_path), tmp_path / "r.duckdb", None, [].append, codes)
-    assert (made.outcome, made.attempts) == ("published", 3)
+    outcome = attempt.keep_trying(job(tmp_path), tmp_path / "r.duckdb", None, [].append, codes)
+    assert (outcome.outcome, outcome.attempts) == ("published", 3)
 
 
-def test_after_want_of_memory_the_batch_is_halved(tmp_path: Path) -> None:
-    one = job(tmp_path)
-    assert "--batch-size" not in attempt.command(one, tmp_path / "r.duckdb", 1)
-    attempt.attempt(
-        one, tmp_path / "r.duckdb", 1, argv=stub("tell(kind='OutOfMemory', message='no room')")
-    )
-    second = attempt.command(one, tmp_path / "r.duckdb", 2)
-    assert second[second.index("--batch-size") + 1] == "4"
-    attempt.attempt(one, tmp_path / "r.duckdb", 2, argv=stub("os.kill(os.getpid(), 9)"))
-    third = attempt.command(one, tmp_path / "r.duckdb", 3)
-    assert third[third.index("--batch-size") + 1] == "2"
+def test_given_want_of_memory_then_the_batch_is_halved(tmp_path: Path) -> None:
+    one, results = job(tmp_path), tmp_path / "r.duckdb"
+    assert "--batch-size" not in attempt.command(one, results, 1)
+    ends = ("tell(kind='OutOfMemory', message='no room')", "os.kill(os.getpid(), 9)")
+    for number, (code, batch) in enumerate(zip(ends, "42", strict=True), 1):
+        attempt.attempt(one, results, number, argv=stub(code))
+        command = attempt.command(one, results, number + 1)
+        assert command[command.index("--batch-size") + 1] == batch
 
 
-def test_a_finished_run_is_unchanged(tmp_path: Path) -> None:
-    made = attempt.unchanged(job(tmp_path, run_id="m-1"), datetime.now(UTC))
-    assert made is not None
-    assert (made.outcome, made.run_id, made.attempts) == ("unchanged", "m-1", 0)
-
-
-def test_its_accelerator_is_all_that_it_sees(
+def test_given_secrets_and_gpus_then_a_model_sees_its_gpu_and_no_secret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    seen = (
-        "tell(run_id=os.environ['CUDA_VISIBLE_DEVICES'] + os.environ['OMP_NUM_THREADS'] +"
-        " os.environ['SDGBIAS_REGISTRY'])"
-    )
-    made = attempt.attempt(
-        job(tmp_path, threads=2), tmp_path / "r.duckdb", gpu="3", argv=stub(seen)
-    )
-    assert made.run_id == f"32{tmp_path}"
+    for name in SECRETS:
+        monkeypatch.setenv(name, "https://chat.example/secret")
+    monkeypatch.setenv("HF_TOKEN", "seen")
+    (tmp_path / "team.yaml").write_text("webhook: TEAM_ROOM\nrules: []\n")
+    s = settings(tmp_path, "m", webhook_env="NIGHT_CHAT", policy=tmp_path / "team.yaml")
+    night = plan.tonight(s, NOW)
+    [one] = night.jobs
+    seen = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "SDGBIAS_REGISTRY", "HF_TOKEN")
+    code = f"assert not set(os.environ) & {set(SECRETS)!r}, 'leak'; tell(run_id=' '.join("
+    code += f"os.environ[name] for name in {seen!r}))"
+    outcome = attempt.attempt(replace(one, threads=2), s.results, gpu="3", argv=stub(code))
+    assert outcome.run_id == f"3 2 {tmp_path} seen"
+    assert plan.load(s.results, one.night).jobs == (one,), "as a worker in another pool has it"
+    assert one.withheld == ("NIGHT_CHAT", "TEAM_ROOM")
+    assert "chat.example" not in (night.folder / "plan.json").read_text()
 
 
-def test_stopping_ends_what_runs_and_is_nobodys_failure(tmp_path: Path) -> None:
+def test_given_a_night_that_is_ended_then_it_is_no_failure_of_a_model(tmp_path: Path) -> None:
     threading.Timer(0.5, process.stop_all).start()
     try:
         with pytest.raises(process.Stopped):
@@ -99,64 +86,61 @@ def test_stopping_ends_what_runs_and_is_nobodys_failure(tmp_path: Path) -> None:
         process.begin()
 
 
-def test_a_model_that_came_further_goes_on_the_next_night(
+def scoring(*steps: int) -> str:
+    """Code of a model that comes so far, and stays at the last of them."""
+    return (
+        "from sdgbias import progress\nwith progress.shown('evaluate'):\n"
+        f"    for done in {steps!r}:\n"
+        "        progress.update('scoring prompts', done, 1000)\n"
+        f"        time.sleep(2 * progress.PERIOD if done < {steps[-1]} else 600)"
+    )
+
+
+def furthest() -> int:
+    return max((record.done for record in progress.records()), default=0)
+
+
+def test_given_a_model_that_came_further_then_it_goes_on_the_next_night(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A real process that scores from 380 to 620 of 1,000 prompts; its time ends when that was
-    seen, however fast the machine is."""
+    """Its time ends when the last step was seen, however fast the machine is."""
 
     def until_seen(child: object, timeout_s: float, look: Callable[[], None]) -> None:
         deadline, done = time.monotonic() + 600, 0
         while done < 620:
             assert time.monotonic() < deadline
-            done = max((record.done for record in progress.records()), default=0)
+            done = furthest()
             look()
             time.sleep(0.02)
         raise subprocess.TimeoutExpired("model", timeout_s)
 
-    code = (
-        "from sdgbias import progress\n"
-        "with progress.shown('evaluate'):\n"
-        "    for done in (380, 500, 620):\n"
-        "        progress.update('scoring prompts', done, 1000)\n"
-        "        time.sleep(2 * progress.PERIOD if done < 620 else 600)"
-    )
     monkeypatch.setattr(process, "_watch", until_seen)
     monkeypatch.setattr(process, "GRACE", 0.2)
-    made = attempt.attempt(
-        job(tmp_path, timeout_s=7200.0),
-        tmp_path / "r.duckdb",
-        argv=stub(code),
-    )
-    assert (made.kind, made.scored, made.planned, made.goes_on) == ("OutOfTime", 620, 1000, True)
-    assert made.message.startswith(
+    one, code = job(tmp_path, timeout_s=7200.0), stub(scoring(380, 500, 620))
+    outcome = attempt.attempt(one, tmp_path / "r.duckdb", argv=code)
+    assert (outcome.kind, outcome.scored, outcome.planned) == ("OutOfTime", 620, 1000)
+    assert outcome.goes_on and outcome.message.startswith(
         "62% of prompts (scoring prompts), about 1.6 nights left at 7200 s each"
     )
-    assert not attempt.worth_another_try(made), "the night's other models are waiting"
+    assert not attempt.worth_another_try(outcome), "the night's other models are waiting"
 
 
-def test_a_person_ends_a_model_and_what_is_finished_is_kept(
+def test_given_a_person_who_ends_a_model_then_what_is_finished_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code = (
-        "from sdgbias import progress\n"
-        "with progress.shown('evaluate'):\n"
-        "    progress.update('scoring prompts', 62, 100)\n"
-        "    time.sleep(600)"
-    )
     monkeypatch.setattr(process, "LOOK", 0.02)
-    made = attempt.attempt(
+    outcome = attempt.attempt(
         job(tmp_path, timeout_s=600.0),
         tmp_path / "r.duckdb",
-        argv=stub(code),
-        look=lambda: "cancelled" if [r for r in progress.records() if r.done == 62] else "",
+        argv=stub(scoring(620)),
+        look=lambda: "cancelled" if furthest() == 620 else "",
     )
-    assert (made.outcome, made.kind, made.goes_on) == ("skipped", "Cancelled", True)
-    assert made.message == "cancelled; 62 of 100 prompts are kept (scoring prompts)"
-    assert made.seconds < 300 and not attempt.worth_another_try(made)
+    assert (outcome.outcome, outcome.kind, outcome.goes_on) == ("skipped", "Cancelled", True)
+    assert outcome.message == "cancelled; 620 of 1,000 prompts are kept (scoring prompts)"
+    assert outcome.seconds < 300 and not attempt.worth_another_try(outcome)
 
 
-def test_a_model_that_stands_still_when_its_time_ends_is_timed_out(tmp_path: Path) -> None:
+def test_given_a_model_that_stands_still_then_it_is_timed_out(tmp_path: Path) -> None:
     late = {"kind": "TimedOut", "message": "late"}
     still = progress.Record("m", "scoring prompts", 380, 1000)
     loading = progress.Record("m", "loading weights")

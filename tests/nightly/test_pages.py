@@ -1,64 +1,54 @@
-"""What a person sees of one model in Prefect's page while it is at work."""
+"""What a person sees of a model at work in Prefect's page, and Prefect's settings by hand."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows import night, pages, score
+from sdgbias import progress
 from sdgbias.nightly import attempt
-from tests.builders.commands import free_port
+from tests.builders.commands import REPOSITORY, free_port
 from tests.builders.night_stubs import PUBLISH, job, stub
+from tests.builders.prefect_server import wait_for
 
 
-def test_a_models_log_is_passed_on_without_secrets(
+def test_given_a_models_log_then_it_is_passed_on_without_secrets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "not-for-anybody")
-    mine = job(tmp_path, "Tiny_LLaVA")
-    mine.log.parent.mkdir(parents=True)
-    mine.log.write_text("of an earlier attempt\n")
-    lines: list[str] = []
-    look = pages.follow(mine, lines.append)
-    with mine.log.open("a") as log:
-        log.write("loading\ntoken not-for-anybody\nhalf a")
-    look()
-    assert lines == ["loading", "token ***"]
-    with mine.log.open("a") as log:
-        log.write(" line\n")
-    look()
-    assert lines[2:] == ["half a line"]
+    one, lines = job(tmp_path, "Tiny_LLaVA"), list[str]()
+    one.log.parent.mkdir(parents=True)
+    one.log.write_text("of an earlier attempt\n")
+    look = pages.follow(one, lines.append)
+    written = [("loading\ntoken not-for-anybody\nhalf a", ["loading", "token ***"])]
+    written += [(" line\n", ["half a line"]), ("x" * pages.LOG_BYTES + "\nend\n", ["end"])]
+    for text, expected in written:
+        with one.log.open("a") as log:
+            log.write(text)
+        lines.clear()
+        for _ in range(2):  # a line that fills a whole piece is no standstill
+            look()
+        assert lines[-len(expected) :] == expected
 
 
-def test_a_line_without_an_end_is_no_standstill(tmp_path: Path) -> None:
-    mine = job(tmp_path)
-    lines: list[str] = []
-    look = pages.follow(mine, lines.append)
-    look()  # no log yet
-    mine.log.parent.mkdir(parents=True)
-    mine.log.write_text("x" * pages.LOG_BYTES + "\nend\n")
-    for _ in range(2):
-        look()
-    assert lines[0].startswith("xxx") and lines[-1] == "end"
-
-
-def test_a_server_that_is_gone_is_no_failure_of_a_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_given_a_server_that_is_gone_then_it_is_no_failure_of_a_model(tmp_path: Path) -> None:
     """Nobody listens at its address: a model at work goes on; a run of a deployment, or a task run,
     can't be begun."""
-    monkeypatch.setattr(night, "WAITS", (0.0, 0.0))
-    mine, results = job(tmp_path), tmp_path / "results" / "r.duckdb"
+    one, results = job(tmp_path), tmp_path / "results" / "r.duckdb"
 
     def ask_the_server() -> str:
         raise ConnectionError("nobody listens")
 
-    look = pages.follow(mine, [].append, ask_the_server)
-    assert attempt.attempt(mine, results, argv=stub(PUBLISH), look=look).outcome == "published"
+    look = pages.follow(one, [].append, ask_the_server)
+    assert attempt.attempt(one, results, argv=stub(PUBLISH), look=look).outcome == "published"
     with temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{free_port()}/api"}):
-        lost = score.run_by_deployment("score/score-{gpu}", mine, results, 2, None)
+        lost = score.run_by_deployment("score/score-{gpu}", one, results, 2, None)
         unbegun = night.evaluated(job(tmp_path, "other"), results, None)
     assert (lost.outcome, lost.kind, lost.attempts) == ("failed", "Interrupted", 2)
     assert "Prefect's server" in lost.message
@@ -67,18 +57,39 @@ def test_a_server_that_is_gone_is_no_failure_of_a_model(
     assert not attempt.failure("Interrupted").model and attempt.failure("Interrupted").tries == 2
 
 
-def test_prefect_is_asked_again_when_it_could_not_begin_a_task_run(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from prefect.states import Completed
+SETTINGS = """
+import flows
+from prefect.settings import get_current_settings
+now = get_current_settings()
+print(now.server.ephemeral.startup_timeout_seconds, now.server.analytics_enabled, now.logging.level)
+"""
 
-    monkeypatch.setattr(night, "WAITS", (0.0, 0.0, 0.0))
-    tries: list[int] = []
 
-    def run() -> object:
-        tries.append(1)
-        if len(tries) < 3:
-            raise RuntimeError("Unable to acquire concurrency slots")
-        return Completed(data="done")
+def test_given_a_flow_by_hand_then_prefect_has_its_defaults_and_those_that_are_set() -> None:
+    """A process of its own, because Prefect reads its environment once."""
+    given = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    done = subprocess.run(
+        [sys.executable, "-c", SETTINGS],
+        cwd=REPOSITORY,
+        env=given | {"PREFECT_LOGGING_LEVEL": "ERROR"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines() == ["300 False ERROR"]
 
-    assert night.result_of(run) == "done" and len(tries) == 3  # type: ignore[arg-type]
+
+def test_given_a_command_above_then_its_line_says_that_prefect_starts() -> None:
+    """`sdgbias demo` was silent from its step to the first model's start."""
+    nobody = {"PREFECT_API_URL": f"http://127.0.0.1:{free_port()}/api"}
+    command = [sys.executable, "-m", "flows.nightly"]
+    with (
+        progress.listening(),
+        subprocess.Popen(command, cwd=REPOSITORY, env={**os.environ, **nobody}) as flow,
+    ):
+        try:
+            shown = lambda: "starting Prefect" in [one.what for one in progress.records()]  # noqa: E731
+            wait_for("its line", lambda: flow.poll() is not None or shown())
+            assert flow.poll() is None
+        finally:
+            flow.kill()

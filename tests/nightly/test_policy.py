@@ -11,86 +11,79 @@ import yaml
 from sdgbias import formats
 from sdgbias.errors import UsageError
 from sdgbias.nightly.regression import policy
-
-REPOSITORY = Path(__file__).resolve().parents[2]
-
-
-def rules(**fields: object) -> dict[str, object]:
-    return {"rules": [{"name": "one", "metric": "accuracy", "allowed": 0.02, **fields}]}
+from tests.builders.commands import REPOSITORY
 
 
-def test_the_policy_of_the_repository_is_the_packages_own() -> None:
-    assert (REPOSITORY / "registry" / "policy.yaml").read_bytes() == policy.DEFAULT.read_bytes()
-
-
-def test_the_policy_fits_the_schema_and_the_reader() -> None:
-    data = yaml.safe_load(policy.DEFAULT.read_text())
-    schema = formats.schema(policy.Policy)
+def test_given_the_packages_policy_then_it_is_the_repositorys_and_fits_the_schema() -> None:
+    shipped = (REPOSITORY / "registry" / "policy.yaml").read_bytes()
+    assert shipped == policy.DEFAULT.read_bytes()
+    data, schema = yaml.safe_load(shipped), formats.schema(policy.Policy)
     jsonschema.validate(data, schema)
-    read = policy.load(policy.DEFAULT)
-    assert {r.suite for r in read.rules} == {"sdg", "people"} and read.webhook == "SDGBIAS_WEBHOOK"
+    chosen = policy.load(policy.DEFAULT)
+    assert {r.suite for r in chosen.rules} == {"sdg", "people"}
+    assert chosen.webhook == "SDGBIAS_WEBHOOK"
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({**data, "address": "https://hooks.example.org"}, schema)
 
 
-def test_a_registry_without_a_policy_takes_the_packages(tmp_path: Path) -> None:
+def test_given_a_registry_then_its_policy_comes_before_the_packages(tmp_path: Path) -> None:
     assert policy.find(tmp_path) == policy.DEFAULT
-    (tmp_path / "registry").mkdir()
-    own = tmp_path / "registry" / "policy.yaml"
-    own.write_text("rules: []")
-    assert policy.find(tmp_path) == own
+    path = tmp_path / "registry" / "policy.yaml"
+    path.parent.mkdir()
+    path.write_text("rules: []")
+    assert policy.find(tmp_path) == path
 
 
-def test_what_a_rule_leaves_out_follows_from_its_metric() -> None:
+def test_given_a_rule_then_what_it_leaves_out_follows_from_its_metric() -> None:
     named = [{"name": m, "metric": m, "allowed": 0.1} for m in ("mae", "signature")]
     mae, signature = policy.parse({"rules": named}, "here").rules
     assert (mae.task, mae.methods, mae.tests) == ("regression", ("full",), ("all",))
     assert signature.metrics == ("share_pessimistic", "share_conservative", "share_optimistic")
 
 
+METHODS = "unknown methods 'cade+'; valid: cade, ctx_q"
+TESTS = "unknown tests 'T9'; valid: T1, T2, T3, T4, T5, all, each"
+FIELDS = "rules[0]: unknown field 'worst'; valid: allowed, at_least, at_most, by, methods"
+VARIABLE = "never the address"
+
+
 @pytest.mark.parametrize(
-    ("data", "words"),
+    ("rule", "fields", "words"),
     [
-        (
-            rules(worst="lower"),
-            "rules[0]: unknown field 'worst'; valid: allowed, at_least, at_most, by, methods",
-        ),
-        (rules(metric="f1"), "unknown metric of suite sdg 'f1'; valid: accuracy"),
-        (rules(suite="peoples"), "unknown suite 'peoples'; valid: people, sdg"),
-        (rules(methods=["full", "cade+"]), "unknown methods 'cade+'; valid: cade, ctx_q"),
-        (rules(tests="T9"), "unknown tests 'T9'; valid: T1, T2, T3, T4, T5, all, each"),
-        (rules(worse="down"), "unknown worse 'down'; valid: either, higher, lower"),
-        (rules(then="page"), "unknown then 'page'; valid: alarm, quarantine"),
-        (rules(allowed=-1), "rules[0]: allowed is -1; valid: 0 or more"),
-        (rules(allowed=None), "nothing to judge by"),
-        (rules(by="urban"), "knows no by"),
-        (rules(metric="disparity"), "add by: country, urban, wealth"),
-        (rules(metric="failed_share"), "use at_most instead of allowed"),
-        (rules(metric="throughput", worse="higher"), "worse: lower"),
-        (rules(min_n=1), "min_n is 1"),
-        (rules(name="Two Words"), "name is 'Two Words'"),
-        ({"rules": rules()["rules"] * 2}, "two rules are named 'one'"),  # type: ignore[operator]
-        ({**rules(), "alpha": 5}, "alpha is 5; valid: below 1"),
-        ({**rules(), "correction": "none"}, "unknown correction 'none'; valid: holm"),
-        ({**rules(), "baseline": "newest"}, "unknown baseline 'newest'; valid: last-good"),
+        ({"worst": "lower"}, {}, FIELDS),
+        ({"metric": "f1"}, {}, "unknown metric of suite sdg 'f1'; valid: accuracy"),
+        ({"suite": "peoples"}, {}, "unknown suite 'peoples'; valid: people, sdg"),
+        ({"methods": ["full", "cade+"]}, {}, METHODS),
+        ({"tests": "T9"}, {}, TESTS),
+        ({"worse": "down"}, {}, "unknown worse 'down'; valid: either, higher, lower"),
+        ({"then": "page"}, {}, "unknown then 'page'; valid: alarm, quarantine"),
+        ({"allowed": -1}, {}, "rules[0]: allowed is -1; valid: 0 or more"),
+        ({"allowed": None}, {}, "nothing to judge by"),
+        ({"by": "urban"}, {}, "knows no by"),
+        ({"metric": "disparity"}, {}, "add by: country, urban, wealth"),
+        ({"metric": "failed_share"}, {}, "use at_most instead of allowed"),
+        ({"metric": "throughput", "worse": "higher"}, {}, "worse: lower"),
+        ({"metric": "throughput", "within": "urban"}, {}, "no answers of one group alone"),
+        ({"min_n": 1}, {}, "min_n is 1"),
+        ({"name": "Two Words"}, {}, "name is 'Two Words'"),
+        ({}, {"alpha": 5}, "alpha is 5; valid: below 1"),
+        ({}, {"correction": "none"}, "unknown correction 'none'; valid: holm"),
+        ({}, {"baseline": "newest"}, "unknown baseline 'newest'; valid: last-good"),
+        ({}, {"webhook": "https://hooks.example.org/T0/s3cret"}, VARIABLE),
     ],
 )
-def test_a_fault_is_named_with_what_is_valid(data: object, words: str) -> None:
-    with pytest.raises(UsageError) as told:
-        policy.parse(data, "policy.yaml")
-    assert (
-        words in str(told.value)
-        and str(told.value).startswith("policy.yaml")
-        and "\n" not in str(told.value)
-    )
+def test_given_a_fault_then_it_is_named_with_the_valid_values(
+    rule: dict[str, object], fields: dict[str, object], words: str
+) -> None:
+    first = {"name": "one", "metric": "accuracy", "allowed": 0.02, **rule}
+    with pytest.raises(UsageError) as refused:
+        policy.parse({"rules": [first], **fields}, "policy.yaml")
+    text = str(refused.value)
+    assert words in text and text.startswith("policy.yaml") and "\n" not in text
+    assert "s3cret" not in text
 
 
-def test_an_address_in_the_file_is_refused_and_not_repeated(tmp_path: Path) -> None:
-    file = tmp_path / "policy.yaml"
-    file.write_text(
-        "webhook: https://hooks.example.org/T0/secret\nrules: [{name: a, metric: accuracy, allowed:"
-        " 0.1}]\n"
-    )
-    with pytest.raises(UsageError, match="never the address") as told:
-        policy.load(file)
-    assert "secret" not in str(told.value)
+def test_given_two_rules_of_a_name_then_they_are_refused() -> None:
+    rules = [{"name": "one", "metric": "accuracy", "allowed": 0.02}] * 2
+    with pytest.raises(UsageError, match="two rules are named 'one'"):
+        policy.parse({"rules": rules}, "policy.yaml")

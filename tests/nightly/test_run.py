@@ -1,11 +1,9 @@
-"""A whole night with stub models: one bad model never spoils it, whatever it does."""
+"""A whole night with stub models and stub steps: its name, its end, its exit code, its order."""
 
 from __future__ import annotations
 
-import html
-import re
-import sys
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -13,181 +11,111 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from typer.testing import CliRunner
 
 from sdgbias import store
-from sdgbias.analysis.nights import load
-from sdgbias.nightly import attempt, notify, records
+from sdgbias.cli import app
+from sdgbias.nightly import attempt, records, steps
 from sdgbias.nightly import run as nights
-from sdgbias.nightly import steps as finish
 from sdgbias.nightly.night_options import NightOptions
 from sdgbias.nightly.plan import Job, Night, name_of, tonight
 from sdgbias.registry import entries
-from sdgbias.report.build import write_night
 from tests.builders.night_stubs import NIGHT, NOW, PUBLISH, by_model, entry, settings
 
-RUN_STEP = finish.run_step
-#: A self-check with one failed check; ends as the command does.
-BROKEN = """
-import sys
-from sdgbias import errors
-from sdgbias.analysis import selfcheck
-from sdgbias.analysis.selfcheck.checks import Check
-bad = (Check("prior", "context term alone", 0.7, 0.4, 100, 0.3, 0.5, 0.0),)
-verdict = selfcheck.SelfcheckVerdict(bad, bad, (), "small", 0, "b1", True, 0, 0, 0, 0.0)
-try:
-    selfcheck.gate(verdict)
-except errors.SelfcheckFailed as error:
-    sys.exit(print(f"error: {error}") or error.exit_code)
-"""
+FULL = records.StepResult("failed", "the folder is full")
+BREACH = records.StepResult("breach", "m: accuracy")
+LATER = "2026-11-22T0130"
+Step = Callable[[str, NightOptions, Night], records.StepResult]
 
 
 @pytest.fixture(autouse=True)
-def steps(monkeypatch: pytest.MonkeyPatch) -> dict[str, records.StepResult]:
-    """What each closing step comes to; no command is run for them."""
-    told: dict[str, records.StepResult] = {}
-
-    def run_step(name: str, settings: NightOptions, night: Night) -> records.StepResult:
-        return told.setdefault(name, finish.DONE)
-
-    monkeypatch.setattr(finish, "run_step", run_step)
-    return told
+def webhook_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SDGBIAS_WEBHOOK", "http://127.0.0.1:9/hook")
 
 
-def run(
-    s: NightOptions, argv, lines: list[str] | None = None, now: datetime = NOW
-) -> nights.NightSummary:  # type: ignore[no-untyped-def]
+def ends(**results: records.StepResult) -> Step:
+    """Closing steps that end so; no command is run for them."""
+    return lambda name, options, night: results.get(name, steps.DONE)
+
+
+def run(s: NightOptions, argv, now: datetime = NOW, step: Step = ends()) -> nights.NightSummary:  # type: ignore[no-untyped-def]
     score = partial(attempt.keep_trying, sleep=lambda seconds: None, argv=argv)
-    return nights.run(s, lambda: now, (lines if lines is not None else []).append, score)
+    return nights.run(s, lambda: now, [].append, score, step)
 
 
-def test_a_second_night_by_hand_in_the_same_minute_is_its_own(tmp_path: Path) -> None:
+def test_given_two_nights_by_hand_in_a_minute_then_each_has_a_name(tmp_path: Path) -> None:
     s = settings(tmp_path, "fine", timezone="Europe/Berlin")
     first = datetime(2026, 10, 25, 0, 30, 5, tzinfo=UTC)
     for at in (first, first + timedelta(seconds=20)):
-        assert run(s, by_model(fine=PUBLISH), now=at).status == "done"
+        assert run(s, by_model(fine=PUBLISH), at).status == "done"
     names = ["2026-10-25T0230", "2026-10-25T0230-2"]
     assert sorted(records.nights(s.results)["night"]) == names
     assert sorted(f.name for f in (s.results.parent / "nights").iterdir() if f.is_dir()) == names
-    assert name_of(s, first + timedelta(hours=1)) == "2026-10-25T0230-3", (
-        "the clock was set back: 02:30 stands twice"
-    )
+    again = first + timedelta(hours=1)  # the clock was set back: 02:30 stands twice
+    assert name_of(s, again) == "2026-10-25T0230-3"
     due = replace(s, scheduled_for=first.isoformat(), cron="30 2 * * *")
     for named in (due, replace(s, night=names[1])):
-        again = run(named, by_model(fine="raise SystemExit(1)"), now=first)
-        assert "done already" in again.note, "one that was named is that one"
-        assert (again.status, again.exit_code, again.outcomes) == ("", 0, ())
+        finished = run(named, by_model(fine="raise SystemExit(1)"), first)
+        assert "done already" in finished.note, "one that was named is that one"
+        assert (finished.status, finished.exit_code, finished.outcomes) == ("", 0, ())
 
 
-def test_nobody_good_is_a_failed_night(tmp_path: Path) -> None:
-    done = run(
-        settings(tmp_path, "busy"), by_model(busy="tell(kind='Busy', message='held by another')")
-    )
-    assert (done.status, done.exit_code) == ("failed", 8)
-    assert done.outcomes[0].attempts == 5
-    assert entries.load(tmp_path, "busy").state == "enabled"
-
-
-def test_a_broken_entry_is_a_failure_of_the_night_and_nobody_is_due_is_none(tmp_path: Path) -> None:
-    s = settings(tmp_path, "fine", "torn")
-    (tmp_path / "registry/models/torn.yaml").write_text("name: [")
-    done = run(s, by_model(fine=PUBLISH))
-    assert {o.model: (o.outcome, o.kind) for o in done.outcomes} == {
-        "torn": ("failed", "RegistryError"),
-        "fine": ("published", ""),
-    }
-    for path in (tmp_path / "registry/models").iterdir():
-        path.unlink()
-    nobody = run(replace(s, night="2026-11-22T0130"), by_model())
+def test_given_no_good_model_then_the_night_failed_and_without_any_it_did_not(
+    tmp_path: Path,
+) -> None:
+    s = settings(tmp_path, "busy")
+    failed = run(s, by_model(busy="tell(kind='Busy', message='held by another')"))
+    assert (failed.status, failed.exit_code) == ("failed", 8)
+    (tmp_path / "registry/models/busy.yaml").unlink()
+    nobody = run(replace(s, night=LATER), by_model())
     assert (nobody.status, nobody.exit_code, nobody.outcomes) == ("done", 0, ())
 
 
-def failed(message: str) -> records.StepResult:
-    return records.StepResult("failed", message)
-
-
-def test_what_the_steps_come_to_is_the_exit_code(
-    tmp_path: Path, steps: dict[str, records.StepResult], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SDGBIAS_WEBHOOK", "http://127.0.0.1:9/hook")
-    steps.update(analyse=failed("no space"), gate=records.StepResult("breach", "fine: accuracy"))
-    done = run(settings(tmp_path, "fine"), by_model(fine=PUBLISH))
-    assert done.exit_code == 6 and list(done.steps or {}) == [
-        "benchmark",
-        *finish.STEPS,
-    ], "a failed step stops none"
-    for said, code in (
-        ({"report": failed("disk full")}, 8),
-        ({"announce": failed("no answer")}, 0),
-        ({"wandb": failed("done")}, 0),
-        ({"gate": failed("breach: a sentence decides nothing")}, 8),
-        ({"gate": records.StepResult("breach", "in other words")}, 6),
-    ):
-        assert replace(done, steps=said).exit_code == code
-    assert replace(done, steps={}, unsaved="locked").exit_code == 8
-
-
-def test_a_failed_selfcheck_is_told_and_the_results_stay(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    steps = finish.run_step
-    monkeypatch.setattr(finish, "CLI", [sys.executable, "-c", BROKEN])
-    monkeypatch.setattr(
-        finish,
-        "run_step",
-        lambda name, *rest: (RUN_STEP if name == finish.SELFCHECK else steps)(name, *rest),
+def test_given_a_benchmark_that_fails_its_gate_then_no_model_is_asked(tmp_path: Path) -> None:
+    broken = records.StepResult("failed", "items_mcq: rule unique-ids broken")
+    night = run(
+        settings(tmp_path, "m"), by_model(m="raise SystemExit(1)"), step=ends(benchmark=broken)
     )
-    s, lines = settings(tmp_path, "fine", selfcheck=True), []  # type: ignore[var-annotated]
-    done = run(s, by_model(fine=PUBLISH), lines)
-    said = str((done.steps or {})[finish.SELFCHECK])
-    assert re.match(
-        r"self-check: \d+ of \d+ checks failed: .*context term.*; trust no figure", said
-    ), said
-    assert (done.status, done.exit_code) == ("done", 8) and {*done.steps} == {
-        "benchmark",
-        finish.SELFCHECK,
-        *finish.STEPS,
-    } - {"announce"}
-    assert any(line.startswith(f"selfcheck: {said}") for line in lines)
-    assert records.history(s.results)[["model", "outcome", "run_id"]].values.tolist() == [
-        ["fine", "published", "fine-1"]
-    ]
-    night = load(s.results)
-    assert night is not None
-    message = notify.message(night)
-    for told in (
-        message,
-        html.unescape(write_night(s.results, tmp_path / "page").read_text(encoding="utf-8")),
-    ):
-        assert said[:200] in told
-    assert "Steps that failed:\n• selfcheck: " in message
+    assert (night.status, night.exit_code, night.outcomes) == ("failed", 8, ())
+    assert entries.load(tmp_path, "m").state == "enabled"
 
 
-def test_a_benchmark_that_fails_its_gate_is_asked_of_nobody(
-    tmp_path: Path, steps: dict[str, records.StepResult]
+@pytest.mark.parametrize(
+    ("results", "code"),
+    [
+        ({"analyse": FULL, "gate": BREACH}, 6),
+        ({"report": FULL}, 8),
+        ({"selfcheck": FULL}, 8),
+        ({"announce": FULL, "wandb": records.StepResult("failed", "done")}, 0),
+        ({"gate": records.StepResult("failed", "breach: a sentence decides nothing")}, 8),
+    ],
+)
+def test_given_ends_of_steps_then_they_decide_the_exit_code(
+    tmp_path: Path, results: dict[str, records.StepResult], code: int
 ) -> None:
-    steps["benchmark"] = failed("items_mcq: rule unique-ids broken")
-    done = run(settings(tmp_path, "fine"), by_model(fine="raise SystemExit(1)"))
-    assert (done.status, done.exit_code, done.outcomes) == ("failed", 8, ())
-    assert entries.load(tmp_path, "fine").state == "enabled"
+    s = settings(tmp_path, "m", selfcheck=True)
+    night = run(s, by_model(m=PUBLISH), step=ends(**results))
+    assert (night.status, night.exit_code) == ("done", code)
+    order = [steps.CHECK, "analyse", steps.SELFCHECK, *steps.STEPS[1:]]
+    assert night.steps == {name: results.get(name, steps.DONE) for name in order}
+    assert list(night.steps or {}) == order, "a failed step stops none"
+    assert replace(night, steps={}, unsaved="locked").exit_code == 8
 
 
-def test_the_suites_of_a_model_follow_each_other_and_share_a_verdict(tmp_path: Path) -> None:
-    from tests.builders.night_stubs import job
-
+def test_given_two_suites_then_a_model_is_asked_them_one_after_the_other(tmp_path: Path) -> None:
     s = settings(tmp_path, jobs=2)
-    s = replace(s, benchmark=[*s.benchmarks, tmp_path / "people"])
+    people = tmp_path / "people"
+    people.mkdir()
+    (people / "benchmark.json").write_text('{"benchmark_id": "p1", "suite": "people"}')
     entry(tmp_path, "m", options={"suites": ["sdg", "people"]})
-    (tmp_path / "people").mkdir()
-    (tmp_path / "people" / "benchmark.json").write_text('{"benchmark_id": "p1", "suite": "people"}')
     lock = tmp_path / "one"
-    code = f"p = pathlib.Path({str(lock)!r}); p.mkdir(); time.sleep(0.3); p.rmdir(); " + PUBLISH
-    done = run(s, by_model(m=code))
-    outcomes = {o.suite: o.outcome for o in done.outcomes}
+    code = f"p = pathlib.Path({str(lock)!r}); p.mkdir(); time.sleep(0.3); p.rmdir(); {PUBLISH}"
+    night = run(replace(s, benchmark=[*s.benchmarks, people]), by_model(m=code))
+    outcomes = {o.suite: o.outcome for o in night.outcomes}
     assert outcomes == dict.fromkeys(("people", "sdg"), "published")
-    assert job(tmp_path, "m", suite="people").name == "m (people)"
 
 
-def test_an_interrupted_night_is_marked_and_goes_on(tmp_path: Path) -> None:
+def test_given_an_interrupted_night_then_it_is_marked_and_goes_on(tmp_path: Path) -> None:
     s = settings(tmp_path, "a", "b", night=NIGHT)
 
     def stop(job: Job, results: Path, number: int) -> Sequence[str]:
@@ -201,65 +129,134 @@ def test_an_interrupted_night_is_marked_and_goes_on(tmp_path: Path) -> None:
     assert records.history(s.results)[["model", "outcome"]].values.tolist() == [["a", "published"]]
     assert run(s, by_model(a="tell(run_id='a-1', outcome='unchanged')", b=PUBLISH)).status == "done"
     outcomes = records.history(s.results).set_index("model")["outcome"]
-    assert outcomes.to_dict() == dict.fromkeys("ab", "published")
-
-
-def test_analysis_waits_for_something_new(tmp_path: Path) -> None:
-    s = settings(tmp_path, "a", night=NIGHT)
-    run(s, by_model(a=PUBLISH))
-    later = tonight(replace(s, night="2026-11-22T0130"), NOW + timedelta(days=1))
-    records.begin(s, later, NOW)
-    assert not finish.not_due("gate", s, later)
-    assert finish.not_due("analyse", s, later) == "nothing was published since the last analysis"
-    by_hand = {"run_id": "a-2", "model": "a", "benchmark_id": "b", "suite": "sdg"}
-    store.publish(s.results, by_hand | {"finished_at": NOW + timedelta(hours=5)}, {})
-    assert not finish.not_due("analyse", s, later)
+    assert outcomes.to_dict() == {"a": "unchanged", "b": "published"}
 
 
 @pytest.mark.parametrize(("outcome", "kind"), [("failed", "OutOfTime"), ("skipped", "Cancelled")])
-def test_a_model_that_goes_on_is_neither_quarantined_nor_a_failed_night(
+def test_given_a_model_that_goes_on_then_it_is_neither_quarantined_nor_a_failed_night(
     tmp_path: Path, outcome: str, kind: str
 ) -> None:
     """Its time was over, or a person cancelled it."""
-    s = settings(tmp_path, "big")
-    told: list[str] = []
+    s, lines = settings(tmp_path, "big"), list[str]()
+    ended = {"outcome": outcome, "kind": kind, "message": "by a person"}
 
-    def ask(job: Job, results: Path, device: str | None) -> attempt.JobOutcome:
-        blank = attempt.outcome_of(job, NOW, attempts=1)
-        made = replace(blank, outcome=outcome, kind=kind, message="by a person")
-        return replace(made, scored=620, planned=1000)
+    def score(job: Job, results: Path, device: str | None) -> attempt.JobOutcome:
+        return attempt.outcome_of(job, NOW, attempts=1, **ended, scored=620, planned=1000)
 
-    done = nights.run(s, lambda: NOW, told.append, ask)
-    assert (done.status, done.exit_code) == ("done", 0)
-    assert "by a person" in "".join(told)
+    night = nights.run(s, lambda: NOW, lines.append, score, ends())
+    assert (night.status, night.exit_code) == ("done", 0)
+    assert "by a person" in "".join(lines)
     assert entries.load(tmp_path, "big").state == "enabled"
     [row] = records.history(s.results).to_dict("records")
-    found = [row[name] for name in ("outcome", "kind", "scored", "planned")]
-    assert found == [outcome, kind, 620, 1000]
+    columns = ("outcome", "kind", "scored", "planned")
+    assert [row[name] for name in columns] == [outcome, kind, 620, 1000]
 
 
-def test_what_the_nights_hours_leave_waits_and_is_no_failure(
+def test_given_hours_then_the_models_that_they_leave_wait_and_fail_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two hours, of which the first model takes half and the second more than is left."""
     s = settings(tmp_path, "a", "b", "c", hours=2.0)
-    clock = [0.0]
-    limits: dict[str, float] = {}
+    clock, limits = [0.0], dict[str, float]()
     monkeypatch.setattr(nights, "time", SimpleNamespace(monotonic=lambda: clock[0]))
 
-    def ask(job: Job, results: Path, device: str | None) -> attempt.JobOutcome:
+    def score(job: Job, results: Path, device: str | None) -> attempt.JobOutcome:
         limits[job.model] = job.timeout_s
         clock[0] += 3600.0
-        made = attempt.outcome_of(job, NOW, attempts=1)
         if job.model == "a":
-            return replace(made, outcome="published", run_id="a-1")
-        return replace(made, kind="TimedOut", message="not done within 3600 s")
+            return attempt.outcome_of(job, NOW, outcome="published", run_id="a-1")
+        return attempt.outcome_of(job, NOW, kind="TimedOut", message="not done within 3600 s")
 
-    done = nights.run(s, lambda: NOW, [].append, ask, steps=())
+    night = nights.run(s, lambda: NOW, [].append, score, ends(), steps=())
     assert limits == {"a": 7200.0, "b": 3600.0}
-    assert {o.model: (o.outcome, o.kind) for o in done.outcomes} == {
-        "a": ("published", ""),
-        "b": ("failed", "OutOfTime"),
-        "c": ("skipped", ""),
-    }
+    outcomes = {o.model: (o.outcome, o.kind) for o in night.outcomes}
+    assert outcomes == {"a": ("published", ""), "b": ("failed", "OutOfTime"), "c": ("skipped", "")}
     assert {entries.load(tmp_path, name).state for name in "abc"} == {"enabled"}
+
+
+def test_given_closing_steps_then_each_knows_how_those_before_it_ended(tmp_path: Path) -> None:
+    recorded: dict[str, dict[str, str]] = {}
+    s, lines = settings(tmp_path), list[str]()
+
+    def step(name: str, options: NightOptions, night: Night) -> records.StepResult:
+        recorded[name] = json.loads(records.nights(options.results)["steps"].iloc[0])
+        return FULL if name == "report" else steps.DONE
+
+    night = nights.run(s, lambda: NOW, lines.append, step=step)
+    order = [steps.CHECK, *steps.STEPS]
+    assert list(recorded) == [*order, steps.LAST_PAGE] and list(night.steps or {}) == order
+    ends = dict.fromkeys(order, "done") | {"report": FULL.message}
+    for at, name in enumerate(order[1:], 1):
+        assert recorded[name] == {before: ends[before] for before in order[:at]}
+    assert [line.split(":")[0] for line in lines] == list(steps.STEPS)
+
+
+def test_given_a_night_that_ended_then_its_page_says_how(tmp_path: Path) -> None:
+    s, pages = settings(tmp_path), list[str]()
+
+    def step(name: str, options: NightOptions, night: Night) -> records.StepResult:
+        if name in ("report", steps.LAST_PAGE):
+            command = steps.command(steps.LAST_PAGE, options, night.night)
+            ended = CliRunner().invoke(app, command, catch_exceptions=False)
+            assert ended.exit_code == 0, ended.output
+            pages.append((s.report / "night.html").read_text(encoding="utf-8"))
+        return FULL if name == "wandb" else steps.DONE
+
+    nights.run(s, lambda: NOW, [].append, step=step)
+    before, after = pages
+    assert "scoring ended; publishing was under way" in before and "Ended" not in before
+    assert "finished" in after and "Ended" in after and "under way" not in after
+    assert f"wandb: {FULL.message}" in after
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "state", "message"),
+    [
+        ("gate", "print('error: m: accuracy'); sys.exit(6)", "breach", "m: accuracy"),
+        ("report", "sys.exit(6)", "failed", "ended with exit code 6; see "),
+        ("report", "time.sleep(600)", "failed", "not done within 2 s; see "),
+        ("report", "", "done", ""),
+    ],
+)
+def test_given_the_process_of_a_step_then_it_is_done_a_breach_or_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, code: str, state: str, message: str
+) -> None:
+    monkeypatch.setattr(steps, "CLI", ["python", "-c", f"import sys, time\n{code}"])
+    monkeypatch.setattr(steps, "TIMEOUT", 2.0 if "sleep" in code else 600.0)
+    s = settings(tmp_path)
+    ended = steps.run_step(name, s, tonight(s, NOW))
+    assert ended.state == state and ended.message.startswith(message)
+
+
+def test_given_a_benchmark_that_passed_its_gate_then_it_is_not_checked_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    s, passed, ran = settings(tmp_path, "m"), set[Path](), list[str]()
+    monkeypatch.setattr(steps, "has_passed", lambda folder, rules: folder in passed)
+    monkeypatch.setattr(steps, "run_step", lambda name, *rest: ran.append(name) or steps.DONE)
+    night = tonight(s, NOW, write=False)
+    for _ in range(2):
+        assert steps.check_benchmark(s, night) == steps.DONE and ran == [steps.CHECK]
+        passed.add(s.benchmarks[0])
+
+
+def test_given_nothing_new_or_nobody_to_tell_then_a_step_is_not_due(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    s = settings(tmp_path, "a", night=NIGHT, webhook_env="TEAM_HOOK")
+    run(s, by_model(a=PUBLISH))
+    later = tonight(replace(s, night=LATER), NOW + timedelta(days=1))
+    records.begin(s, later, NOW)
+    assert not steps.not_due("gate", s, later)
+    assert steps.not_due("analyse", s, later) == "nothing was published since the last analysis"
+    by_hand = {"run_id": "a-2", "model": "a", "benchmark_id": "b", "suite": "sdg"}
+    store.publish(s.results, by_hand | {"finished_at": NOW + timedelta(hours=5)}, {})
+    assert not steps.not_due("analyse", s, later)
+    monkeypatch.delenv("SDGBIAS_WEBHOOK")
+    why = "no webhook address in SDGBIAS_WEBHOOK or TEAM_HOOK"
+    assert steps.not_due("announce", s, later) == why
+    assert "announce" not in (run(replace(s, night=LATER), by_model(a=PUBLISH)).steps or {})
+    for variable in ("SDGBIAS_WEBHOOK", "TEAM_HOOK"):
+        with monkeypatch.context() as environment:
+            environment.setenv(variable, "http://127.0.0.1:9/hook")
+            assert not steps.not_due("announce", s, later)

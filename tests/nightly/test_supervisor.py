@@ -6,22 +6,16 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from sdgbias.nightly import process
 from tests.builders.commands import REPOSITORY
+from tests.builders.prefect_server import wait_for
 from tests.builders.processes import alive, end
 
-#: Code of a model that leaves a process behind, whose id it prints.
-STAYS = {
-    "a child": "p = subprocess.Popen(['sleep', '600']); print(p.pid)",
-    "a session of its own": (
-        "p = subprocess.Popen(['sleep', '600'], start_new_session=True); print(p.pid)"
-    ),
-    "a forked daemon": """
+DAEMON = """
 if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
@@ -29,13 +23,16 @@ if os.fork() == 0:
         print(os.getpid())
         os.execvp('sleep', ['sleep', '600'])
     os._exit(0)
-""",
+"""
+#: Code of a model that leaves a process behind, whose id it prints.
+STAYS = {
+    "a child": "print(subprocess.Popen(['sleep', '600']).pid)",
+    "a session of its own": "print(subprocess.Popen(['sleep', '600'], start_new_session=True).pid)",
+    "a forked daemon": DAEMON,
     "a held interpreter": (
-        "p = subprocess.Popen([sys.executable, '-c', '9**9**9'], start_new_session=True);"
-        " print(p.pid)"
+        "print(subprocess.Popen([sys.executable, '-c', '9**9**9'], start_new_session=True).pid)"
     ),
 }
-HEAD = "import os, signal, subprocess, sys, time\n"
 NIGHT = """
 import sys
 from pathlib import Path
@@ -46,25 +43,24 @@ stays = pytest.mark.parametrize("code", STAYS.values(), ids=STAYS)
 
 
 def model(code: str, then: str = "time.sleep(600)") -> list[str]:
-    return [sys.executable, "-u", "-c", f"{HEAD}{code}\ntime.sleep(0.2)\n{then}"]
+    head = "import os, signal, subprocess, sys, time\n"
+    return [sys.executable, "-u", "-c", f"{head}{code}\ntime.sleep(0.2)\n{then}"]
 
 
-def printed(log: Path, patience: float = 120.0) -> int:
+def printed(log: Path) -> int:
     """The number in the log, as soon as it is there."""
-    until = time.monotonic() + patience
-    while time.monotonic() < until:
-        lines = log.read_text().split("\n")[1:] if log.exists() else []
-        if len(lines) > 1 and lines[0].isdigit():
-            return int(lines[0])
-        time.sleep(0.02)
-    raise AssertionError(f"no number in {log}")
+
+    def lines() -> list[str]:
+        ended = log.read_text().split("\n")[1:-1] if log.exists() else []
+        return [line for line in ended if line.isdigit()]
+
+    return int(wait_for("a number in the log", lines)[0])
 
 
 @stays
 def test_given_a_command_that_ends_then_nothing_of_it_is_left(code: str, tmp_path: Path) -> None:
     ended = process.run(model(code, "sys.exit(3)"), tmp_path / "log", 0)
-    assert ended.code == 3
-    assert not alive(printed(tmp_path / "log"))
+    assert ended.code == 3 and not alive(printed(tmp_path / "log"))
 
 
 @stays
@@ -72,23 +68,18 @@ def test_given_a_time_limit_then_nothing_is_left_after_it(
     code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "GRACE", 0.2)
-    ended = process.run(
-        model(code),
-        tmp_path / "log",
-        120,
-        look=lambda: "enough" if (tmp_path / "log").read_text().count("\n") > 1 else "",
-    )
-    assert ended.ended == "enough"
-    assert not alive(printed(tmp_path / "log"))
+    log = tmp_path / "log"
+    enough = lambda: "enough" if log.read_text().count("\n") > 1 else ""  # noqa: E731
+    assert process.run(model(code), log, 120, look=enough).ended == "enough"
+    assert not alive(printed(log))
 
 
 @stays
 def test_given_a_killed_night_then_nothing_is_left(code: str, tmp_path: Path) -> None:
-    script = model(code)[-1]
-    night = subprocess.Popen(
-        [sys.executable, "-c", NIGHT, script, str(tmp_path / "log")], cwd=REPOSITORY
-    )
-    left = printed(tmp_path / "log")
+    log = tmp_path / "log"
+    command = [sys.executable, "-c", NIGHT, model(code)[-1], str(log)]
+    night = subprocess.Popen(command, cwd=REPOSITORY)
+    left = printed(log)
     night.kill()
     night.wait()
     assert end([left])
@@ -100,14 +91,26 @@ def test_given_a_killed_supervisor_then_the_night_ends_what_it_left(
 ) -> None:
     kill = "os.kill(os.getppid(), signal.SIGKILL); time.sleep(600)"
     ended = process.run(model(code, kill), tmp_path / "log", 0)
-    assert ended.code == -signal.SIGKILL
-    assert end([printed(tmp_path / "log")])
+    assert ended.code == -signal.SIGKILL and end([printed(tmp_path / "log")])
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
-def test_given_a_signal_then_the_supervisor_ends_by_it_too(number: int, tmp_path: Path) -> None:
-    ended = process.run(model(f"os.kill(os.getpid(), {int(number)})"), tmp_path / "log", 0)
-    assert ended.code == -number
+@pytest.mark.parametrize(
+    ("command", "code", "words"),
+    [
+        (model(f"os.kill(os.getpid(), {int(signal.SIGKILL)})"), -signal.SIGKILL, ""),
+        (model(f"os.kill(os.getpid(), {int(signal.SIGSEGV)})"), -signal.SIGSEGV, ""),
+        (model(f"os.kill(os.getpid(), {int(signal.SIGTERM)})"), -signal.SIGTERM, ""),
+        (["/nowhere/at/all"], 127, "/nowhere/at/all: can't be started"),
+        # the supervisor's own input stays open for as long as the night lives
+        ([sys.executable, "-c", "input()"], 1, "EOFError"),
+    ],
+    ids=["SIGKILL", "SIGSEGV", "SIGTERM", "no such command", "no input"],
+)
+def test_given_an_end_then_the_supervisor_ends_by_it_too(
+    command: list[str], code: int, words: str, tmp_path: Path
+) -> None:
+    assert process.run(command, tmp_path / "log", 120).code == code
+    assert words in process.last_error(tmp_path / "log")
 
 
 def test_given_gigabytes_of_output_then_the_log_keeps_the_newest(
@@ -119,15 +122,3 @@ def test_given_gigabytes_of_output_then_the_log_keeps_the_newest(
     sizes = [path.stat().st_size for path in (tmp_path / "log", tmp_path / "log.1")]
     assert ended.code == 1 and max(sizes) <= 100_000
     assert process.last_error(tmp_path / "log") == "the last line"
-
-
-def test_given_a_command_that_cannot_be_started_then_its_log_says_so(tmp_path: Path) -> None:
-    ended = process.run([str(tmp_path / "nowhere")], tmp_path / "log", 0)
-    assert ended.code == 127
-    assert "nowhere: can't be started" in process.last_error(tmp_path / "log")
-
-
-def test_given_a_command_that_reads_its_input_then_there_is_none(tmp_path: Path) -> None:
-    """The supervisor's own input stays open for as long as the night lives."""
-    ended = process.run([sys.executable, "-c", "input()"], tmp_path / "log", 120)
-    assert not ended.timed_out and "EOFError" in process.last_error(tmp_path / "log")

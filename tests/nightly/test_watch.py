@@ -1,43 +1,69 @@
-"""Watching the hub: new commits, new repositories, withdrawn commits, against a hub on loopback;
-and what the rules may say."""
+"""The watch against a hub on loopback: new commits, new repositories, withdrawn commits; a month of
+it, in which each piece of news is told once and candidates are tried within a budget; its rules."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import date, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from sdgbias.cli.models import models_app
 from sdgbias.errors import ExpiredToken, HubUnreachable, RegistryError
 from sdgbias.nightly import watch, watch_rules
-from sdgbias.nightly.watch import GONE, NEW_COMMIT, NEW_REPOSITORY, REFUSED, SAME, TROUBLE, Finding
-from sdgbias.nightly.watch_rules import Everyone, Owner, Rules
+from sdgbias.nightly.watch import (
+    ADMITTED,
+    GONE,
+    NEW_COMMIT,
+    NEW_REPOSITORY,
+    NOT_ADMITTED,
+    REFUSED,
+    SAME,
+    TROUBLE,
+    WAITING,
+    Finding,
+)
+from sdgbias.nightly.watch_rules import Everyone, Owner, Probe, Rules
 from sdgbias.registry import changes, entries
-from sdgbias.registry.machine import Machine
-from sdgbias.registry.propose import Host
+from sdgbias.scoring import admission
 from tests.builders import night_stubs
-from tests.builders.hub import Hub, Repo, commit, weights
+from tests.builders.commands import REPOSITORY
+from tests.builders.hub import Hub, Repo, commit
+from tests.builders.hub_repositories import BIG, VLM
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-HERE = Host(Machine((80.0,), 100.0), lambda: frozenset({"llava"}), "no vLLM")
-VLM = {
-    "config.json": {"model_type": "llava", "vision_config": {}, "dtype": "bfloat16"},
-    "model.safetensors": weights(10),
-}
+HERE = replace(BIG, versions={"transformers": "5.19.0", "vllm": "0.32.0"})
+MONTH = Rules(
+    owners=(Owner("lab"),),
+    everyone=(Everyone(max_params_b=100.0, limit=4, licences=("apache-2.0",)),),
+    probe=Probe(questions=200, minutes=20.0),
+    enable="when_admitted",
+)
+FIRST = date(2026, 11, 1)
+MEMBER, EXPIRED = "hf_member0000000000", "hf_old0000000000000"
+Answer = tuple[bool | None, str]
+
+
+def files(weights: str = "", **config: Any) -> dict[str, Any]:
+    return {"config.json": {**VLM, **config}, "model.safetensors": f"w{weights}".encode() * 100}
+
+
+def model(name: str = "", params: float = 7, **fields: Any) -> Repo:
+    return Repo([commit(files(name), name)], params=int(params * 10**9), **fields)
 
 
 @pytest.fixture
-def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    with Hub(
-        {"lab/vlm": Repo([commit(VLM, "first")], params=7_000_000_000)},
-        {"hf_old0000000000000": "expired", "hf_member0000000000": "member"},
-    ) as made:
-        made.into(monkeypatch, tmp_path / "hf")
-        yield made
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    with Hub({"lab/vlm": model()}, {EXPIRED: "expired", MEMBER: "member"}) as running:
+        running.into(monkeypatch, tmp_path / "hf")
+        yield running
 
 
 def put(
@@ -48,272 +74,369 @@ def put(
 
 
 def texts(root: Path) -> dict[str, str]:
-    return {
-        path.stem: path.read_text() for path in sorted((root / "registry" / "models").iterdir())
-    }
+    return {path.stem: path.read_text() for path in (root / "registry" / "models").iterdir()}
 
 
-def kinds(found: list[Finding]) -> list[tuple[str, str]]:
-    return [(one.kind, one.name) for one in found]
+def kinds(findings: list[Finding]) -> list[tuple[str, str]]:
+    return [(one.kind, one.name) for one in findings]
 
 
-def test_a_new_commit_becomes_a_candidate_once(root: Path, served: Hub) -> None:
-    repo = served.repos["lab/vlm"]
-    known = {"batch_size": 3, "dtype": "float32", "options": {"suites": ["people"]}}
-    put(root, "vlm", "lab/vlm", repo.commits[0].sha, **known)
+def test_given_a_new_commit_then_it_becomes_a_candidate_once(root: Path, hub: Hub) -> None:
+    repo = hub.repos["lab/vlm"]
+    inherited = {"batch_size": 3, "dtype": "float32", "options": {"suites": ["people"]}}
+    put(root, "vlm", "lab/vlm", repo.commits[0].sha, **inherited)
     before = texts(root)
     assert kinds(watch.look(root, Rules(), HERE)) == [(SAME, "")]
+    repo.commits.append(commit({**files(), "README.md": b"new words"}, "second"))
+    [same] = watch.look(root, Rules(), HERE)
+    assert same.kind == SAME and "weights and settings are those of vlm" in same.text
 
-    repo.commits.append(commit({**VLM, "README.md": b"new words"}, "second"))
-    (same,) = watch.look(root, Rules(), HERE)
-    assert (
-        same.kind == SAME
-        and "weights and settings are those of vlm" in same.text
-        and texts(root) == before
-    )
-
-    repo.commits.append(commit({**VLM, "model.safetensors": weights(11)}, "third"))
+    repo.commits.append(commit(files("new"), "third"))
     head = repo.commits[-1].sha
-    (dry,) = watch.look(root, Rules(), HERE, dry_run=True)
-    assert (dry.kind, dry.name, dry.written) == (NEW_COMMIT, f"vlm-{head[:8]}", False) and texts(
-        root
-    ) == before
-    (seen,) = watch.look(root, Rules(), HERE)
-    assert seen.written and seen.name == dry.name and f"@{head[:8]}" in seen.line()
-    made = entries.load(root, seen.name)
-    assert (made.state, made.revision) == ("candidate", head)
-    assert {name: getattr(made, name) for name in known} == known
-    assert (
-        made.title == f"VLM ({head[:8]})"
-        and "new commit of vlm" in made.reason
-        and f"models enable {made.name}" in made.reason
-    )
+    [dry] = watch.look(root, Rules(), HERE, dry_run=True)
+    assert (dry.kind, dry.name, dry.written) == (NEW_COMMIT, f"vlm-{head[:8]}", False)
+    assert texts(root) == before
+    [new] = watch.look(root, Rules(), HERE)
+    assert new.written and new.name == dry.name and f"@{head[:8]}" in new.line()
+    spec = entries.load(root, new.name)
+    assert (spec.state, spec.revision, spec.title) == ("candidate", head, f"VLM ({head[:8]})")
+    assert {name: getattr(spec, name) for name in inherited} == inherited
+    assert spec.reason.startswith("new commit of vlm; ")
+    assert spec.reason.endswith(f"models enable {spec.name}")
     assert texts(root)["vlm"] == before["vlm"], "an entry never changes in place"
-    assert kinds(watch.look(root, Rules(), HERE)) == [(SAME, "")], (
-        "the second time there is nothing new"
-    )
-
-    changes.set_state(root, "vlm", "retired", reason="superseded")
-    changes.set_state(root, made.name, "retired", reason="superseded, too")
-    assert watch.look(root, Rules(), HERE) == [], "what is retired isn't watched"
+    assert kinds(watch.look(root, Rules(), HERE)) == [(SAME, "")], "nothing new the second time"
+    for name in ("vlm", spec.name):
+        changes.set_state(root, name, "retired", reason="superseded")
+    assert watch.look(root, Rules(), HERE) == [], "a retired model isn't watched"
 
 
-def test_a_withdrawn_commit_is_quarantined(
-    root: Path, served: Hub, monkeypatch: pytest.MonkeyPatch
+def test_given_a_withdrawn_commit_then_it_is_quarantined(
+    root: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    old = served.repos["lab/vlm"].commits[0].sha
+    repo = hub.repos["lab/vlm"]
+    old = repo.commits[0].sha
     put(root, "vlm", "lab/vlm", old)
     put(root, "try", "lab/vlm", old, "candidate")
-    served.repos["lab/vlm"].commits[:] = [
-        commit({**VLM, "model.safetensors": weights(12)}, "forced")
-    ]
-    before = texts(root)
+    repo.commits[:] = [commit(files("other"), "forced")]
+    before, new = texts(root), f"vlm-{repo.commits[0].sha[:8]}"
     dry = watch.look(root, Rules(), HERE, dry_run=True)
-    assert [one.kind for one in dry] == [GONE, GONE, NEW_COMMIT] and texts(root) == before
-    assert not any(one.written for one in dry)
-    found = watch.look(root, Rules(), HERE)
-    head = served.repos["lab/vlm"].commits[0].sha
-    assert kinds(found) == [(GONE, "vlm"), (GONE, "try"), (NEW_COMMIT, f"vlm-{head[:8]}")]
-    vlm = entries.load(root, "vlm")
-    assert (vlm.state, vlm.until) == ("quarantined", "")
-    assert vlm.reason == f"commit {old[:8]} is no longer on the hub (force-pushed?)"
-    assert (
-        entries.load(root, "try").state == "candidate"
-        and "force-pushed" in entries.load(root, "try").reason
-    )
+    assert texts(root) == before and not any(one.written for one in dry)
+    findings = watch.look(root, Rules(), HERE)
+    assert kinds(dry) == kinds(findings) == [(GONE, "vlm"), (GONE, "try"), (NEW_COMMIT, new)]
+    vlm, candidate = (entries.load(root, name) for name in ("vlm", "try"))
+    assert (vlm.state, vlm.until, candidate.state) == ("quarantined", "", "candidate")
+    why = f"commit {old[:8]} is no longer on the hub (force-pushed?)"
+    assert vlm.reason == candidate.reason == why
     before = texts(root)
     again = watch.look(root, Rules(), HERE)
-    assert (
-        kinds(again) == [(GONE, "vlm"), (GONE, "try")]
-        and not any(one.written for one in again)
-        and texts(root) == before
-    )
-    assert "still quarantined" in again[0].text
+    assert kinds(again) == [(GONE, "vlm"), (GONE, "try")] and texts(root) == before
+    assert not any(one.written for one in again) and "still quarantined" in again[0].text
 
     put(root, "vlm", "lab/vlm", old)
-    del served.repos["lab/vlm"]
-    (seen,) = watch.look(root, Rules(), HERE)
-    assert (
-        seen.kind == REFUSED and "not logged in" in seen.text and entries.load(root, "vlm").enabled
-    ), "it may be private"
-    monkeypatch.setenv("HF_TOKEN", "hf_member0000000000")
+    del hub.repos["lab/vlm"]
+    [private] = watch.look(root, Rules(), HERE)
+    assert private.kind == REFUSED and "not logged in" in private.text
+    assert entries.load(root, "vlm").enabled, "it may be private"
+    monkeypatch.setenv("HF_TOKEN", MEMBER)
     assert {one.kind for one in watch.look(root, Rules(), HERE)} == {GONE}
     assert "no longer on the hub, or no longer shown" in entries.load(root, "vlm").reason
 
 
-def test_new_repositories_by_rule(root: Path, served: Hub) -> None:
-    big, small = 30_000_000_000, 3_000_000_000
-    served.repos |= {
-        "lab/vlm-3b": Repo([commit(VLM)], params=small),
-        "lab/VLM-Cased": Repo([commit(VLM)], params=small),
-        "lab/vlm-30b": Repo([commit(VLM)], params=big),
-        "lab/vlm-unknown-size": Repo([commit(VLM)]),
-        "lab/vlm-closed": Repo([commit(VLM)], params=small, licence="other"),
-        "lab/vlm-old": Repo([commit(VLM)], params=small, created="2025-01-01T00:00:00.000Z"),
-        "lab/asr-3b": Repo([commit(VLM)], params=small, pipeline="automatic-speech-recognition"),
-        "lab/other-3b": Repo([commit(VLM)], params=small),
-        "lab/vlm-gated": Repo([commit(VLM)], params=small, gated=True),
-        "lab/vlm-pickles": Repo(
-            [commit({"config.json": VLM["config.json"], "x.bin": b""})], params=small
-        ),
-        "else/vlm-3b": Repo([commit(VLM)], params=small),
-        "lab/vlm-down": Repo([commit(VLM)], params=small, broken=500),
+def test_given_the_rules_of_an_owner_then_new_repositories_become_candidates(
+    root: Path, hub: Hub
+) -> None:
+    pickles = commit({"config.json": VLM, "x.bin": b""})
+    hub.repos |= {
+        "lab/vlm-3b": model(params=3),
+        "lab/VLM-Cased": model(params=3),
+        "lab/vlm-30b": model(params=30),
+        "lab/vlm-unknown-size": model(params=0),
+        "lab/vlm-closed": model(params=3, licence="other"),
+        "lab/vlm-old": model(params=3, created="2025-01-01T00:00:00.000Z"),
+        "lab/asr-3b": model(params=3, pipeline="automatic-speech-recognition"),
+        "lab/other-3b": model(params=3),
+        "lab/vlm-gated": model(params=3, gated=True),
+        "lab/vlm-pickles": Repo([pickles], params=3 * 10**9),
+        "else/vlm-3b": model(params=3),
+        "lab/vlm-down": model(params=3, broken=500),
     }
-    put(root, "vlm-3b", "else/vlm-3b", "ab" * 20, "retired")
-    put(root, "mine", "lab/vlm", "ab" * 20, "retired")
-    put(root, "cased", "LAB/VLM-cased", "ab" * 20, "retired")
-    owner = Owner(
-        "lab",
-        max_params_b=15,
-        licences=("apache-2.0",),
-        match="(?i)vlm.*",
-        newer_than="2026-01-31",
-        suites=("people",),
-        gpu="a100",
-    )
-    found = watch.look(root, Rules(owners=(owner,)), HERE)
-    assert {one.repo: one.kind for one in found} == {
+    for name, repo in (("vlm-3b", "else/vlm-3b"), ("mine", "lab/vlm"), ("cased", "LAB/VLM-cased")):
+        put(root, name, repo, "ab" * 20, "retired")
+    conditions = {"max_params_b": 15, "licences": ("apache-2.0",), "newer_than": "2026-01-31"}
+    owner = Owner("lab", match="(?i)vlm.*", suites=("people",), gpu="a100", **conditions)
+    findings = watch.look(root, Rules(owners=(owner,)), HERE)
+    assert {one.repo: one.kind for one in findings} == {
         "lab/vlm-3b": NEW_REPOSITORY,
         "lab/vlm-down": TROUBLE,
         "lab/vlm-gated": TROUBLE,
         "lab/vlm-pickles": REFUSED,
     }
-    made = entries.load(root, "lab-vlm-3b")  # its own name is taken by another repository
-    assert (made.state, made.repo, made.options) == (
-        "candidate",
-        "lab/vlm-3b",
-        {"suites": ["people"], "gpu": "a100", "max_images": 1},
-    )
-    assert made.reason == "new repository of lab; not checked yet: sdgbias models enable lab-vlm-3b"
-    assert "lab/vlm-3b" not in [
-        one.repo for one in watch.look(root, Rules(commits=False, owners=(owner,)), HERE)
-    ]
-    everything = watch.look(root, Rules(commits=False, owners=(Owner("lab"),)), HERE, dry_run=True)
-    assert {"lab/vlm-30b", "lab/vlm-old", "lab/other-3b"} <= {
-        one.repo for one in everything if one.kind == NEW_REPOSITORY
-    }
-    assert "lab/asr-3b" not in {one.repo for one in everything}
-    assert watch.look(root, Rules(commits=False, owners=(Owner("nobody"),)), HERE) == []
+    spec = entries.load(root, "lab-vlm-3b")  # its own name is taken by another repository
+    assert (spec.state, spec.repo) == ("candidate", "lab/vlm-3b")
+    assert spec.options == {"suites": ["people"], "gpu": "a100", "max_images": 1}
+    assert spec.reason == "new repository of lab; not checked yet: sdgbias models enable lab-vlm-3b"
+
+    def repositories(owner: Owner) -> set[str]:
+        rules = Rules(commits=False, owners=(owner,))
+        return {one.repo for one in watch.look(root, rules, HERE, dry_run=True)}
+
+    assert "lab/vlm-3b" not in repositories(owner)
+    everything = repositories(Owner("lab"))
+    assert {"lab/vlm-30b", "lab/vlm-old", "lab/other-3b"} <= everything
+    assert "lab/asr-3b" not in everything and repositories(Owner("nobody")) == set()
 
 
-def test_trouble_of_one_repository_stops_no_other(
-    root: Path, served: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(
+    ("conditions", "admitted"),
+    [
+        ({"max_params_b": 7}, {"7b", "7b-same-day", "7b-gguf"}),
+        ({"newer_than": "2026-01-31"}, {"7b", "7b-more", "7b-gguf"}),
+        ({"newer_than": "2026-01-30"}, {"7b", "7b-more", "7b-gguf", "7b-same-day"}),
+        ({"match": "vlm-7b"}, {"7b"}),
+    ],
+)
+def test_given_conditions_then_their_bounds_are_exact(
+    root: Path, hub: Hub, conditions: dict[str, Any], admitted: set[str]
 ) -> None:
-    sha = served.repos["lab/vlm"].commits[0].sha
-    served.repos["lab/down"] = Repo([commit(VLM)], broken=500)
+    hub.repos = {
+        "lab/vlm-7b": model(),
+        "lab/vlm-7b-more": model(params=7.000000001),
+        "lab/vlm-7b-same-day": model(created="2026-01-31T00:00:00.000Z"),
+        "lab/vlm-7b-gguf": model(),
+    }
+    rules = Rules(commits=False, owners=(Owner("lab", **conditions),))
+    assert {one.repo[8:] for one in watch.look(root, rules, HERE, dry_run=True)} == admitted
+
+
+def test_given_trouble_of_one_repository_then_it_stops_no_other_and_of_the_hub_all(
+    root: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    hub.repos["lab/down"] = model(broken=500)
     for name, repo in (("a-down", "lab/down"), ("vlm", "lab/vlm")):
-        put(root, name, repo, sha)
+        put(root, name, repo, hub.repos["lab/vlm"].commits[0].sha)
     put(root, "folder", "local:w", "local")
     put(root, "unpinned", "lab/new", "unpinned", "candidate")
-    assert [(one.kind, one.repo) for one in watch.look(root, Rules(), HERE)] == [
-        (TROUBLE, "lab/down"),
-        (SAME, "lab/vlm"),
-    ]
+    findings = watch.look(root, Rules(), HERE)
+    assert [(f.kind, f.repo) for f in findings] == [(TROUBLE, "lab/down"), (SAME, "lab/vlm")]
     assert [one.repo for one in watch.look(root, Rules(skip=("a-down",)), HERE)] == ["lab/vlm"]
     before = texts(root)
-    monkeypatch.setenv("HF_TOKEN", "hf_old0000000000000")
+    monkeypatch.setenv("HF_TOKEN", EXPIRED)
     with pytest.raises(ExpiredToken):
         watch.look(root, Rules(), HERE)
     monkeypatch.setenv("HF_TOKEN", "")
-    served.slow = 30.0
-    served.into(monkeypatch, tmp_path / "hf", seconds=1)
-    several = ({"owners": (Owner("lab"),)}, {"everyone": (Everyone(),)})
-    for rules in (Rules(), *(Rules(commits=False, **more) for more in several)):
+    hub.slow = 30.0
+    hub.into(monkeypatch, tmp_path / "hf", seconds=1)
+    lists = ({"owners": (Owner("lab"),)}, {"everyone": (Everyone(),)})
+    for rules in (Rules(), *(Rules(commits=False, **one) for one in lists)):
         with pytest.raises(HubUnreachable, match="can't be reached"):
             watch.look(root, rules, HERE)
     assert texts(root) == before, "nobody is put aside because the hub is down"
 
 
-OWNER = {
-    "owner": "lab",
-    "pipelines": ["image-text-to-text"],
-    "max_params_b": 7,
-    "licences": ["mit"],
-    "match": "a.*",
-    "newer_than": "2026-01-31",
-    "suites": ["sdg", "people"],
-    "gpu": "a100",
+# ----------------------------------------------------------------------
+# a month, and what candidates may cost
+
+
+@pytest.fixture
+def month(hub: Hub) -> Hub:
+    odd = commit(files("odd", model_type="brandnew"), "odd")
+    hub.repos = {
+        "lab/good": model("good"),
+        "lab/odd": Repo([odd], params=7 * 10**9),
+        "lab/huge": model("huge", 900),
+    }
+    return hub
+
+
+def answers(root: Path, asked: list[str]) -> Callable[[str, int, bool, float], Answer]:
+    """`models enable` for a model whose probes pass; those named weak don't."""
+
+    def ask(name: str, questions: int, enable: bool, seconds: float) -> Answer:
+        assert questions == 200 and enable and 0 < seconds <= 1200
+        asked.append(name)
+        if name.startswith("weak"):
+            return False, "candidate mass 0.01 is below the floor"
+        changes.set_state(root, name, "enabled")
+        return True, ""
+
+    return ask
+
+
+def test_given_thirty_days_then_news_are_told_once_and_candidates_tried(
+    root: Path, month: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repos, asked, here = month.repos, list[str](), [HERE]
+    good = repos["lab/good"].commits
+
+    def upgrade() -> None:
+        families = BIG.families() | {"brandnew"}
+        versions = {"transformers": "5.20.0"}
+        here[0] = replace(HERE, families=lambda: families, versions=versions)
+
+    events: dict[int, Callable[[], object]] = {
+        # a release of an account that nobody watches, on the hub's list
+        5: lambda: repos.update({"else/trendy": replace(model("trendy", 8), trend=99)}),
+        9: lambda: repos.update({"lab/weak": model("weak")}),
+        12: upgrade,
+        15: lambda: repos.update({"lab/gated": model("gated", gated=True)}),
+        18: lambda: monkeypatch.setenv("HF_TOKEN", MEMBER),
+        20: lambda: good.append(commit({**good[-1].files, "README.md": b"words"}, "words")),
+        23: lambda: good.append(commit(files("better"), "better")),
+        27: lambda: repos.pop("else/trendy"),
+    }
+    news: dict[int, list[tuple[str, str]]] = {}
+    tried: dict[int, list[tuple[str, str]]] = {}
+    for day in range(1, 31):
+        events.get(day, lambda: None)()
+        findings = watch.look(root, MONTH, here[0], today=FIRST + timedelta(days=day - 1))
+        if new := [(one.kind, one.repo.split("/")[1]) for one in findings if one.news]:
+            news[day] = new
+        trials = watch.try_candidates(root, MONTH, here[0].versions, answers(root, asked))
+        if trials:
+            tried[day] = kinds(trials)
+    better = f"good-{good[-1].sha[:8]}"
+    assert news == {
+        1: [(NEW_REPOSITORY, "good"), (NEW_REPOSITORY, "huge"), (REFUSED, "odd")],
+        5: [(NEW_REPOSITORY, "trendy")],
+        9: [(NEW_REPOSITORY, "weak")],
+        12: [(NEW_REPOSITORY, "odd")],
+        15: [(TROUBLE, "gated")],
+        18: [(NEW_REPOSITORY, "gated")],
+        23: [(NEW_COMMIT, "good")],
+        27: [(GONE, "trendy")],
+    }
+    assert tried == {
+        1: [(ADMITTED, "good")],
+        5: [(ADMITTED, "trendy")],
+        9: [(NOT_ADMITTED, "weak")],
+        12: [(ADMITTED, "odd"), (NOT_ADMITTED, "weak")],
+        18: [(ADMITTED, "gated")],
+        23: [(ADMITTED, better)],
+    }
+    states = {name: spec.state for name, spec in entries.load_all(root).items()}
+    enabled = dict.fromkeys(("good", "odd", "gated", better), "enabled")
+    others = {"trendy": "quarantined", "weak": "candidate", "huge": "candidate"}
+    assert states == enabled | others and "huge" not in asked
+    weak = "not admitted: candidate mass 0.01 is below the floor"
+    assert entries.load(root, "weak").reason == weak
+    assert "too large" in entries.load(root, "huge").reason
+    ledger = watch.read_ledger(root)
+    assert ledger["lab/odd"].first_seen == "2026-11-01", "though it was registered on the 12th"
+    assert ledger["lab/gated"].first_seen == "2026-11-15"
+    assert {one.versions.get("transformers") for one in ledger.values()} == {"5.19.0", "5.20.0"}
+
+
+def test_given_a_budget_then_the_candidates_that_it_leaves_wait(
+    root: Path, month: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    month.repos["lab/second"] = model("second")
+    watch.look(root, MONTH, HERE, today=FIRST)
+    clock, asked = [0.0], list[str]()
+    monkeypatch.setattr(watch.time, "monotonic", lambda: clock[0])
+
+    def slow(*question: Any) -> Answer:
+        clock[0] += 1200.0
+        return answers(root, asked)(*question)
+
+    def tries(rules: Rules = MONTH, ask: Any = slow) -> list[tuple[str, str]]:
+        trials = watch.try_candidates(root, rules, HERE.versions, ask)
+        reasons.extend(one.text for one in trials)
+        return kinds(trials)
+
+    reasons: list[str] = []
+    assert tries(replace(MONTH, probe=None)) == []
+    assert tries() == [(ADMITTED, "good"), (WAITING, "second")]
+    assert "20 minutes of this look are spent" in reasons[-1]
+    assert tries() == [(ADMITTED, "second")] and tries() == [] and asked == ["good", "second"]
+
+    month.repos["lab/third"] = model("third")
+    watch.look(root, MONTH, HERE, today=FIRST)
+    with monkeypatch.context() as full:
+        full.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=10))
+        assert tries() == [(WAITING, "third")]
+    assert "has 0.0 GiB left" in reasons[-1] and asked[-1] != "third"
+    not_its_fault = (None, "no expectations folder")
+    assert tries(ask=lambda *_: not_its_fault) == [(WAITING, "third")]
+    assert reasons[-1] == "no expectations folder"
+
+
+def test_given_the_command_then_it_prints_news_trials_and_facts_of_gated_releases(
+    root: Path, month: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = root / "registry" / "watch.yaml"
+    rules.write_text("{owners: [{owner: lab}], probe: {}, enable: when_admitted}")
+    monkeypatch.setenv("SDGBIAS_REGISTRY", str(root))
+    monkeypatch.setattr(admission, "here", lambda _: HERE)
+    monkeypatch.setattr(watch.try_candidates, "__defaults__", (answers(root, []),))
+    rows = json.loads(CliRunner().invoke(models_app, ["watch", "--json"]).stdout)
+    assert [(one["kind"], one["name"]) for one in rows] == [
+        (NEW_REPOSITORY, "good"),
+        (NEW_REPOSITORY, "huge"),
+        (REFUSED, ""),
+        (ADMITTED, "good"),
+    ]
+    assert len({frozenset(one) for one in rows}) == 1, "rows of one table"
+    month.repos = {f"lab/{n}": model(n, b, gated=True) for n, b in (("a", 7), ("z", 900))}
+    rules.write_text("{commits: false, owners: [{owner: lab}]}")
+    small, large = CliRunner().invoke(models_app, ["watch"]).stdout.splitlines()[:2]
+    assert "gated" in small.split("(7 ")[0], "why it can't be read"
+    assert "(7 billion parameters, apache-2.0, gated, 1 x 16 GiB in bfloat16)" in small
+    assert "gated, too large for this machine in bfloat16)" in large
+    (root / watch.LEDGER).write_text("{")
+    with pytest.raises(RegistryError, match=r"seen.json: not a ledger .* remove it"):
+        watch.look(root, Rules(), HERE)
+
+
+# ----------------------------------------------------------------------
+# rules
+
+OWNER = """{owner: lab, pipelines: [image-text-to-text], max_params_b: 7, licences: [mit],
+ match: a.*, newer_than: '2026-01-31', suites: [sdg, people], gpu: a100}"""
+FIELDS = "valid: commits, enable, everyone, owners, probe, skip"
+#: (rules, words of the error or '', whether the published JSON Schema refuses them as well); what
+#: every format refuses: tests/test_formats.py.
+RULES = {
+    "all": (f"{{commits: false, skip: [a], owners: [{OWNER}]}}", "", False),
+    "owner alone": ("owners: [{owner: lab}]", "", False),
+    "unknown field": ("organisations: []", f"unknown field 'organisations'; {FIELDS}", True),
+    "a mapping": ("owners: {}", "owners is {}; valid: a list: .*each with `owner`", True),
+    "a repository": ("owners: [{owner: lab/vlm}]", "owner is 'lab/vlm'", True),
+    "a climb": ("owners: [{owner: ../x}]", "owner is '../x'", True),
+    "size 0": ("owners: [{owner: lab, max_params_b: 0}]", "max_params_b is 0", True),
+    "no expression": ("owners: [{owner: lab, match: '('}]", "is no regular expression", False),
+    "a suite": ("owners: [{owner: lab, suites: [Two words]}]", "unknown suite 'Two words'", False),
+    "no day": ("owners: [{owner: lab, newer_than: 2026-02-30}]", "newer_than|not readable", None),
 }
-#: (rules, words of the error or None), put to the code and to the published JSON Schema; what every
-#: format refuses: tests/test_formats.py.
-RULES: dict[str, tuple[Any, str | None]] = {
-    "nothing": (None, None),
-    "all": ({"commits": False, "skip": ["a"], "owners": [OWNER]}, None),
-    "owner alone": ({"owners": [{"owner": "lab"}]}, None),
-    "unknown field": (
-        {"organisations": []},
-        "unknown field 'organisations'; valid: commits, enable, everyone, owners, probe, skip",
-    ),
-    "owners a mapping": ({"owners": {}}, "owners is {}; valid: a list: .*each with `owner`"),
-    "owner a repository": ({"owners": [{"owner": "lab/vlm"}]}, "owner is 'lab/vlm'"),
-    "owner climbs": ({"owners": [{"owner": "../x"}]}, "owner is '../x'"),
-    "size 0": ({"owners": [{"owner": "lab", "max_params_b": 0}]}, "max_params_b is 0"),
-}
 
 
-@pytest.mark.parametrize("name", RULES)
-def test_rules(name: str, tmp_path: Path) -> None:
-    data, words = RULES[name]
-    path = tmp_path / "watch.yaml"
-    path.write_text(yaml.safe_dump(data))
-    schema = json.loads((REPOSITORY / "registry" / "watch.schema.json").read_text(encoding="utf-8"))
-    jsonschema.Draft202012Validator.check_schema(schema)
-    assert jsonschema.Draft202012Validator(schema).is_valid({} if data is None else data) == (
-        words is None
-    )
-    if words is None:
-        assert len(watch_rules.read(path).owners) == len((data or {}).get("owners", []))
-        return
-    with pytest.raises(RegistryError, match=words) as caught:
-        watch_rules.read(path)
-    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("owners: [{owner: lab, match: '('}]", "is no regular expression"),
-        ("owners: [{owner: lab, suites: [Two words]}]", "unknown suite 'Two words'"),
-        ("owners: [{owner: lab, newer_than: 2026-02-30}]", "newer_than|not readable"),
-    ],
-)
-def test_rules_that_the_schema_can_t_judge(text: str, words: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("text", "words", "by_schema"), RULES.values(), ids=RULES)
+def test_given_rules_then_reader_and_schema_agree(
+    text: str, words: str, by_schema: bool | None, tmp_path: Path
+) -> None:
     path = tmp_path / "watch.yaml"
     path.write_text(text)
-    with pytest.raises(RegistryError, match=words):
+    schema = json.loads((REPOSITORY / "registry" / "watch.schema.json").read_text(encoding="utf-8"))
+    if by_schema is not None:
+        valid = jsonschema.Draft202012Validator(schema).is_valid(yaml.safe_load(text))
+        assert valid is not by_schema
+    if not words:
+        assert len(watch_rules.read(path).owners) == 1
+        return
+    with pytest.raises(RegistryError, match=words) as refused:
         watch_rules.read(path)
-    with pytest.raises(RegistryError, match="--rules FILE"):
-        watch_rules.read(tmp_path / "gone.yaml")
+    assert str(path) in str(refused.value) and "\n" not in str(refused.value)
 
 
-def test_the_shipped_rules() -> None:
+def test_given_the_shipped_rules_then_they_fit_the_schema(tmp_path: Path) -> None:
     path = REPOSITORY / "registry" / "watch.yaml"
     schema = json.loads((REPOSITORY / "registry" / "watch.schema.json").read_text(encoding="utf-8"))
     jsonschema.validate(yaml.safe_load(path.read_text(encoding="utf-8")), schema)
     rules = watch_rules.read(path)
-    assert rules.commits and {owner.owner for owner in rules.owners} == {
-        "llava-hf",
-        "Qwen",
-        "OpenGVLab",
-    }
+    owners = {owner.owner for owner in rules.owners}
+    assert rules.commits and owners == {"llava-hf", "Qwen", "OpenGVLab"}
     assert set(schema["properties"]) == set(Rules.__dataclass_fields__)
-
-
-def test_conditions_at_their_bounds(root: Path, served: Hub) -> None:
-    """At most so many parameters; created after the day; the whole name matches."""
-    day = "2026-01-31T00:00:00.000Z"
-    served.repos = {
-        "lab/vlm-7b": Repo([commit(VLM)], params=7_000_000_000),
-        "lab/vlm-7b-more": Repo([commit(VLM)], params=7_000_000_001),
-        "lab/vlm-7b-same-day": Repo([commit(VLM)], params=7_000_000_000, created=day),
-        "lab/vlm-7b-gguf": Repo([commit(VLM)], params=7_000_000_000),
-    }
-
-    def found(**conditions: Any) -> set[str]:
-        rules = Rules(commits=False, owners=(Owner("lab", **conditions),))
-        return {one.repo[8:] for one in watch.look(root, rules, HERE, dry_run=True)}
-
-    assert found(max_params_b=7) == {"7b", "7b-same-day", "7b-gguf"}
-    assert found(newer_than="2026-01-31") == {"7b", "7b-more", "7b-gguf"}
-    assert found(newer_than="2026-01-30") == {"7b", "7b-more", "7b-gguf", "7b-same-day"}
-    assert found(match="vlm-7b") == {"7b"}
+    with pytest.raises(RegistryError, match="--rules FILE"):
+        watch_rules.read(tmp_path / "gone.yaml")
+    path = tmp_path / "empty.yaml"
+    path.write_text("")
+    assert watch_rules.read(path) == Rules()

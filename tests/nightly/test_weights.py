@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sdgbias.nightly import attempt
+from sdgbias.nightly import attempt, steps
 from sdgbias.nightly import run as nights
-from sdgbias.nightly import steps as finish
 from sdgbias.nightly.night_options import NightOptions
 from sdgbias.nightly.plan import Job
 from sdgbias.registry import entries
@@ -19,72 +18,72 @@ from tests.builders.hub import Hub, Repo, commit
 from tests.builders.night_stubs import NOW, entry, settings
 
 FILES = {"config.json": {"model_type": "llava"}, "model.safetensors": b"w" * 2**16}
-OPEN, CLOSED, OTHER = (commit(FILES, name) for name in ("open", "closed", "other"))
+REPOS = {name: Repo([commit(FILES, name)]) for name in ("open", "closed", "other")}
 
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    repos = {
-        "lab/open": Repo([OPEN]),
-        "lab/closed": Repo([CLOSED], gated=True),
-        "lab/other": Repo([OTHER]),
-    }
-    with Hub(repos) as made:
-        made.into(monkeypatch, tmp_path / "hf", seconds=5)
+    repos = {f"lab/{name}": repo for name, repo in REPOS.items()}
+    repos["lab/closed"] = replace(REPOS["closed"], gated=True)
+    with Hub(repos) as running:
+        running.into(monkeypatch, tmp_path / "hf", seconds=5)
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-        yield made
+        yield running
 
 
 @pytest.fixture
-def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NightOptions:
-    monkeypatch.setattr(finish, "run_step", lambda *step: finish.DONE)
-    for name, at in (("closed", CLOSED), ("open", OPEN)):
-        entry(tmp_path, name, backend="hf", repo=f"lab/{name}", revision=at.sha)
+def s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NightOptions:
+    monkeypatch.setattr(steps, "run_step", lambda *step: steps.DONE)
+    for name in ("closed", "open"):
+        put(tmp_path, name, name)
     return settings(tmp_path, "planted", fetch="yes")
+
+
+def put(root: Path, name: str, repo: str) -> None:
+    revision = REPOS[repo].commits[0].sha
+    entry(root, name, backend="hf", repo=f"lab/{repo}", revision=revision)
 
 
 def run(s: NightOptions) -> dict[str, tuple[str, str]]:
     """Model -> outcome and message of a night; models that are started are published."""
 
-    def ask(job: Job, results: Path, device: str | None) -> attempt.JobOutcome:
-        made = attempt.outcome_of(job, NOW, attempts=1)
-        return replace(made, outcome="published", run_id=f"{job.model}-1")
+    def score(job: Job, results: Path, device: str | None) -> attempt.JobOutcome:
+        return attempt.outcome_of(job, NOW, outcome="published", run_id=f"{job.model}-1")
 
-    done = nights.run(s, lambda: NOW, [].append, ask, steps=())
-    assert done.exit_code == 0
-    return {o.model: (o.outcome, o.message) for o in done.outcomes}
-
-
-def test_what_can_t_be_fetched_is_left_out_with_its_reason(asked: NightOptions, hub: Hub) -> None:
-    found = run(asked)
-    assert found["open"] == found["planted"] == ("published", "")
-    outcome, why = found["closed"]
-    assert outcome == "skipped" and why.startswith(
-        "not fetched: lab/closed: gated, and you are not logged in"
-    )
-    assert why.endswith("then: sdgbias models fetch closed")
-    assert is_cached(entries.load(asked.root, "open"))
-    assert not is_cached(entries.load(asked.root, "closed"))
-    assert entries.load(asked.root, "closed").enabled, "no failure of the model"
+    night = nights.run(s, lambda: NOW, [].append, score, steps=())
+    assert night.exit_code == 0
+    return {o.model: (o.outcome, o.message) for o in night.outcomes}
 
 
-def test_the_hub_is_asked_by_those_who_want_it(asked: NightOptions, hub: Hub) -> None:
-    assert run(replace(asked, fetch="no"))["closed"] == ("published", "")
-    assert not hub.asked
-
-
-def test_a_hub_that_is_away_stops_no_model_that_is_here(
-    asked: NightOptions, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_given_weights_that_cant_be_fetched_then_their_model_is_left_out(
+    s: NightOptions, hub: Hub
 ) -> None:
-    assert run(asked)["open"][0] == "published"
-    entry(asked.root, "a-new", backend="hf", repo="lab/other", revision=OTHER.sha)
+    outcomes = run(s)
+    assert outcomes["open"] == outcomes["planted"] == ("published", "")
+    outcome, why = outcomes["closed"]
+    assert outcome == "skipped" and why.endswith("then: sdgbias models fetch closed")
+    assert why.startswith("not fetched: lab/closed: gated, and you are not logged in")
+    cached = {name: is_cached(entries.load(s.root, name)) for name in ("open", "closed")}
+    assert cached == {"open": True, "closed": False}
+    assert entries.load(s.root, "closed").enabled, "no failure of the model"
+
+
+def test_given_a_night_that_fetches_nothing_then_the_hub_is_not_asked(
+    s: NightOptions, hub: Hub
+) -> None:
+    assert run(replace(s, fetch="no"))["closed"] == ("published", "") and not hub.asked
+
+
+def test_given_a_hub_that_is_away_then_it_stops_no_model_that_is_here(
+    s: NightOptions, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(s)["open"][0] == "published"
+    put(s.root, "a-new", "other")
     with Hub({}) as away:
         pass
     away.into(monkeypatch, tmp_path / "hf", seconds=5)
-    found = run(replace(asked, night="2026-11-22T0130"))
-    assert {model: outcome for model, (outcome, _) in found.items()} == {
-        "a-new": "skipped",
-        "closed": "skipped",
-        "open": "published",
-        "planted": "published",
+    outcomes = run(replace(s, night="2026-11-22T0130"))
+    assert {model: outcome for model, (outcome, _) in outcomes.items()} == {
+        **dict.fromkeys(("a-new", "closed"), "skipped"),
+        **dict.fromkeys(("open", "planted"), "published"),
     }

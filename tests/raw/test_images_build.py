@@ -1,21 +1,28 @@
+"""From tiles and photos to shards: what is left out and why, and what is drawn again."""
+
+import dataclasses
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
-from sdgbias.errors import InputError
-from sdgbias.raw.images import image_store as imagestore
+from sdgbias.errors import InputError, UsageError
+from sdgbias.raw.clusters import read_clusters
+from sdgbias.raw.images import image_store
 from sdgbias.raw.images.composite import MASKED, open_picture, panels
 from sdgbias.raw.images.image_store import ImageSettings, StoredImages, render_store
 from sdgbias.raw.images.shards import RECORDS, ImageReader, store_images
 from tests.builders.processes import children, end
 from tests.builders.raw_folder import (
     ONE,
+    THREE,
     TWO,
     clusters_of,
     jpeg,
@@ -28,7 +35,8 @@ from tests.builders.raw_folder import (
     zipped,
 )
 
-SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data"
+REALPACK = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "realpack"
+REQUIRED = ImageSettings(photo="required")
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -47,17 +55,30 @@ def same(one: StoredImages, other: StoredImages) -> None:
 def pictures(out: Path, stored: StoredImages) -> dict[str, tuple[bytes, ...]]:
     """cluster_id -> pictures"""
     stored.index.to_parquet(out / "images.parquet")
-    reader = ImageReader(out)
-    return {
-        cluster: reader[key]
-        for cluster, key in zip(stored.index["cluster_id"], stored.index["image_id"], strict=True)
-    }
+    reader, index = ImageReader(out), stored.index
+    keys = zip(index["cluster_id"], index["image_id"], strict=True)
+    return {cluster: reader[key] for cluster, key in keys}
 
 
 def left_out(stored: StoredImages) -> set[tuple[str, str, str]]:
     """Table, end of the key and rule of what was left out."""
     rows = stored.quarantine[["table", "key", "rule"]].itertuples(index=False, name=None)
     return {(table, key[-4:], rule) for table, key, rule in rows}
+
+
+def few(raw: Path, *numbers: int) -> pd.DataFrame:
+    """Clusters of a tile and two photos each."""
+    ids = [f"AL-2008-5#-{n:08d}" for n in numbers]
+    for number, cluster in zip(numbers, ids, strict=True):
+        put_tile(raw, cluster, make_tile(number / 200))
+        for photo in range(2):
+            put_photo(raw, cluster, str(10 * number + photo))
+    return clusters_of(*ids)
+
+
+def fresh(raw: Path, clusters: pd.DataFrame, out: Path) -> dict[str, bytes]:
+    render_store(raw, clusters, out)
+    return files(out)
 
 
 ALWAYS_LEFT_OUT = {
@@ -69,13 +90,18 @@ ALWAYS_LEFT_OUT = {
 
 
 def test_every_fault_and_no_other_cluster_is_left_out(tmp_path: Path) -> None:
-    raw, calls = tmp_path / "raw", []
+    raw, out, calls = tmp_path / "raw", tmp_path / "a", []
     clusters = raw_folder(raw)
-    stored = render_store(
-        raw, clusters, tmp_path / "a", progress=lambda what, *at: calls.append(at)
+    metadata = "".join(
+        f"{10 * n + photo},{key}\n"
+        for n, key in enumerate(clusters["cluster_id"], start=1)
+        for photo in range(2)
     )
+    put_metadata(raw, "id,DHSID_EA\n" + metadata)
+    stored = render_store(raw, clusters, out, progress=lambda what, *at: calls.append(at))
     photos = {("photos", photo, "photo-corrupt") for photo in ("/110", "/111")}
-    assert left_out(stored) == ALWAYS_LEFT_OUT | photos
+    missed = {("photos", n, "photo-missing-file") for n in ("0003", "0007")}
+    assert left_out(stored) == ALWAYS_LEFT_OUT | photos | missed
     assert len(stored.index) == 15
     alone = stored.index[stored.index["modalities"] == "tile, nightlights"]
     assert alone["cluster_id"].str[-4:].tolist() == ["0007", "0011"]
@@ -87,114 +113,79 @@ def test_every_fault_and_no_other_cluster_is_left_out(tmp_path: Path) -> None:
     assert set(stored.index["shard"]) == {"AL-000"}
     assert stored.index["cluster_id"].is_monotonic_increasing
     assert calls == [(1, 18), (18, 18)]
-    assert (stored.rendered, stored.reused) == (17, 0)
     assert stored.lines() == ["15 clusters with pictures in 1 shards; 17 rendered, 0 unchanged"]
     details = stored.quarantine["detail"]  # the same wherever the folder lies
     assert not details.str.contains(str(tmp_path), regex=False).any()
+    tile_alone = panels(open_picture(pictures(out, stored)["AL-2008-5#-00000007"][0]))
+    assert tile_alone["photo"].getcolors() == [(448 * 224, (MASKED, MASKED, MASKED))]
+    assert len(tile_alone["tile"].getcolors() or []) < 448 * 224
 
-
-def test_a_required_photo_leaves_out_the_clusters_without(tmp_path: Path) -> None:
-    raw, out = tmp_path / "raw", tmp_path / "a"
-    clusters = raw_folder(raw)
-    tile_alone = pictures(out, render_store(raw, clusters, out))["AL-2008-5#-00000007"]
-    stored = render_store(raw, clusters, out, ImageSettings(photo="required"))
-    assert left_out(stored) == ALWAYS_LEFT_OUT | {
+    (raw / "mapillary" / "metadata" / "AL.csv").unlink()
+    required = render_store(raw, clusters, out, REQUIRED)
+    assert left_out(required) == ALWAYS_LEFT_OUT | {
         ("images", "0003", "missing-photo"),
         ("images", "0007", "missing-photo"),
         ("images", "0011", "photo-corrupt"),
     }
-    assert set(stored.index["modalities"]) == {"photo, tile, nightlights"}
-    assert len(stored.index) == 13
-    back = render_store(raw, clusters, out)
-    assert pictures(out, back)["AL-2008-5#-00000007"] == tile_alone
-    cut = panels(open_picture(tile_alone[0]))
-    assert cut["photo"].getcolors() == [(448 * 224, (MASKED, MASKED, MASKED))]
-    assert cut["tile"].tobytes() != cut["photo"].tobytes()[: len(cut["tile"].tobytes())]
-
-
-def test_photos_that_metadata_names_are_missed(tmp_path: Path) -> None:
-    """The cluster keeps its tile; the photo that should be there is reported."""
-    raw = tmp_path / "raw"
-    clusters = raw_folder(raw)
-    table = raw / "mapillary" / "metadata" / "AL.csv"
-    table.parent.mkdir()
-    named = [f"AL-2008-5#-{n:08d}" for n in (1, 7)]
-    table.write_text(
-        "id,DHSID_EA\n" + "".join(f"{n}0,{key}\n" for n, key in zip((1, 7), named, strict=True))
-    )
-    stored = render_store(raw, clusters, tmp_path / "a")
-    lost = stored.quarantine[stored.quarantine["rule"] == "photo-missing-file"]
-    assert lost[["table", "key"]].values.tolist() == [["photos", named[1]]]
-    assert named[1] in set(stored.index["cluster_id"])
+    assert set(required.index["modalities"]) == {"photo, tile, nightlights"}
+    assert len(required.index) == 13
 
 
 def test_neither_order_nor_workers_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     raw = tmp_path / "raw"
-    clusters = raw_folder(raw)
-    monkeypatch.setattr(imagestore, "PER_SHARD", 5)
+    clusters = few(raw, 1, 2, 3, 4, 5)
+    monkeypatch.setattr(image_store, "PER_SHARD", 2)
     one = render_store(raw, clusters, tmp_path / "a")
     two = render_store(raw, clusters[::-1], tmp_path / "b", workers=2)
     same(one, two)
     assert files(tmp_path / "a") == files(tmp_path / "b")
-    assert len(files(tmp_path / "a")) == 4
+    assert len(files(tmp_path / "a")) == 3
 
 
 def test_unchanged_shards_are_kept_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second run, broken photos and tiles included; then with other shards and from an
-    archive."""
+    """Broken photos and tiles included; then with other shards and from an archive."""
     raw, out = tmp_path / "raw", tmp_path / "out"
-    clusters = raw_folder(raw)
+    clusters = few(raw, 1, 2, 3, 4, 5)
+    put_tile(raw, TWO).write_bytes(b"PK")
+    put_photo(raw, THREE, "30", b"broken")
     first = render_store(raw, clusters, out)
     before = {path: path.stat().st_mtime_ns for path in (out / "images").glob("*.parquet")}
     again = render_store(raw, clusters, out)
     same(first, again)
-    assert (again.rendered, again.reused) == (0, 17)
+    assert len(first.quarantine) == 2 and (again.rendered, again.reused) == (0, 5)
     assert {path: path.stat().st_mtime_ns for path in (out / "images").glob("*.parquet")} == before
-    monkeypatch.setattr(imagestore, "PER_SHARD", 7)
-    parted = render_store(raw, clusters, out)
-    assert (parted.rendered, parted.reused) == (17, 0)
-    assert files(out) == files(fresh(raw, clusters, tmp_path / "parted"))
-    fewer = render_store(raw, clusters[:14], out)
-    assert (fewer.rendered, fewer.reused) == (6, 7)
-    assert files(out) == files(fresh(raw, clusters[:14], tmp_path / "fewer"))
+    monkeypatch.setattr(image_store, "PER_SHARD", 2)
+    for part, expected in ((clusters, (5, 0)), (clusters[:3], (1, 2))):
+        stored = render_store(raw, part, out)
+        assert (stored.rendered, stored.reused) == expected
+        assert files(out) == fresh(raw, part, tmp_path / f"fresh{len(part)}")
     zipped(raw)
-    assert render_store(raw, clusters[:14], out).rendered == 13
-    assert render_store(raw, clusters[:14], out).rendered == 0
-
-
-def fresh(
-    raw: Path, clusters: pd.DataFrame, out: Path, settings: ImageSettings | None = None
-) -> Path:
-    render_store(raw, clusters, out, settings)
-    return out
+    assert [render_store(raw, clusters[:3], out).rendered for _ in range(2)] == [3, 0]
 
 
 def test_a_shard_with_a_change_is_drawn_again_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(imagestore, "PER_SHARD", 9)
+    monkeypatch.setattr(image_store, "PER_SHARD", 2)
     raw, out = tmp_path / "raw", tmp_path / "out"
-    clusters = raw_folder(raw)
-    ids = clusters["cluster_id"].tolist()
-    tile = raw / "dhs_npzs" / ids[0][:10] / f"{ids[0]}.npz"
+    clusters = few(raw, 1, 2, 3, 4, 5)
+    (raw / "dhs_npzs" / ONE[:10] / f"{THREE}.npz").unlink()
+    photo = raw / f"mapillary/imagery/AL/{ONE}/10.jpeg"
     render_store(raw, clusters, out)
-    changes = [
-        (lambda: put_tile(raw, ids[0], make_tile(0.3)), 9),
-        (lambda: put_photo(raw, ids[0], "10", jpeg(make_photo(77))), 9),
-        (lambda: put_photo(raw, ids[0], "99"), 9),  # a third photo
-        (lambda: (raw / f"mapillary/imagery/AL/{ids[0]}/10.jpeg").unlink(), 9),
-        (lambda: put_photo(raw, ids[6], "70"), 9),  # a missing photo appears
-        (lambda: put_tile(raw, ids[16]), 8),  # a broken tile is fixed
-        (lambda: put_photo(raw, ids[10], "110"), 8),  # so is a photo of a cluster without any other
-        (lambda: os.utime(tile, (1, 1)), 9),
-        (lambda: put_tile(raw, ids[2]), 18),  # a missing tile appears: every later cluster moves up
+    changes: list[tuple[Callable[[], object], int]] = [
+        (lambda: put_tile(raw, ONE, make_tile(0.3)), 2),
+        (lambda: put_photo(raw, ONE, "10", jpeg(make_photo(77))), 2),
+        (lambda: put_photo(raw, ONE, "99"), 2),  # a third photo
+        (photo.unlink, 2),
+        (lambda: os.utime(put_tile(raw, TWO).with_suffix(".npz"), (1, 1)), 2),
+        (lambda: put_tile(raw, THREE), 3),  # a missing tile appears: every later cluster moves up
         (lambda: None, 0),
     ]
     for number, (change, redrawn) in enumerate(changes):
         change()
         stored = render_store(raw, clusters, out)
         assert (number, stored.rendered) == (number, redrawn)
-        if number in (3, 8):
+        if number in (3, 5):
             same(stored, render_store(raw, clusters, tmp_path / f"fresh{number}"))
             assert files(out) == files(tmp_path / f"fresh{number}")
 
@@ -213,11 +204,9 @@ def test_photos_beyond_the_eighth_are_counted(tmp_path: Path) -> None:
 
 def test_the_sensor_counts_and_the_year_does_not(tmp_path: Path) -> None:
     raw, out = tmp_path / "raw", tmp_path / "out"
-    put_tile(raw, ONE)
-    put_photo(raw, ONE, "1")
-    assert render_store(raw, clusters_of(ONE, year=2008), out).rendered == 1
-    assert render_store(raw, clusters_of(ONE, year=2011), out).rendered == 0
-    assert render_store(raw, clusters_of(ONE, year=2012), out).rendered == 1
+    few(raw, 1)
+    for year, rendered in ((2008, 1), (2011, 0), (2012, 1)):
+        assert render_store(raw, clusters_of(ONE, year=year), out).rendered == rendered
 
 
 def test_two_clusters_of_the_same_bytes_keep_their_own_rows(tmp_path: Path) -> None:
@@ -234,33 +223,32 @@ def test_two_clusters_of_the_same_bytes_keep_their_own_rows(tmp_path: Path) -> N
 @pytest.mark.parametrize("damage", ["cut", "without a record", "of another run"])
 def test_damaged_shards_are_drawn_again(tmp_path: Path, damage: str) -> None:
     raw, out = tmp_path / "raw", tmp_path / "out"
-    clusters = raw_folder(raw)
-    render_store(raw, clusters, out)
-    path = out / "images" / "AL-000.parquet"
+    clusters = few(raw, 1, 2)
+    whole, path = fresh(raw, clusters, out), out / "images" / "AL-000.parquet"
     if damage == "cut":
         path.write_bytes(path.read_bytes()[:-100])
     elif damage == "without a record":
         (out / "images" / RECORDS / "AL-000.json").unlink()
     else:
-        store_images(out, iter([("AL-2008-5#-00000001", "1", [jpeg(make_photo(1))])]))
-    assert render_store(raw, clusters, out).rendered == 17
-    assert files(out) == files(fresh(raw, clusters, tmp_path / "fresh"))
+        store_images(out, iter([(ONE, "1", [jpeg(make_photo(1))])]))
+    assert render_store(raw, clusters, out).rendered == 2
+    assert files(out) == whole
 
 
 DRIVER = """
 import sys, time
 from pathlib import Path
 import pandas as pd
-from sdgbias.raw.images import image_store as imagestore
+from sdgbias.raw.images import image_store
 
 def stop(what, done, total):  # once something is finished: the test never comes too late
     if list((out / "images" / ".next").glob("[A-Z]*.json")):
         time.sleep(600)
 
 if __name__ == "__main__":
-    imagestore.PER_SHARD = 4
+    image_store.PER_SHARD = 4
     raw, out, table = map(Path, sys.argv[1:])
-    imagestore.render_store(raw, pd.read_parquet(table), out, workers=2, progress=stop)
+    image_store.render_store(raw, pd.read_parquet(table), out, workers=2, progress=stop)
 """
 
 
@@ -268,11 +256,7 @@ def test_killed_and_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """kill -9 as soon as the first shard is there: the workers leave too, the next run takes over
     what is finished."""
     raw, out = tmp_path / "raw", tmp_path / "out"
-    clusters = raw_folder(raw)
-    for number in range(20, 50):
-        put_tile(raw, f"AL-2008-5#-{number:08d}", make_tile(number / 200))
-        put_photo(raw, f"AL-2008-5#-{number:08d}", str(number))
-    clusters = clusters_of(*clusters["cluster_id"], *(f"AL-2008-5#-{n:08d}" for n in range(20, 50)))
+    clusters = few(raw, *range(1, 29))
     clusters.to_parquet(tmp_path / "clusters.parquet")
     (tmp_path / "driver.py").write_text(DRIVER)
     paths = (tmp_path / "driver.py", raw, out, tmp_path / "clusters.parquet")
@@ -287,66 +271,48 @@ def test_killed_and_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     running.wait()
     assert end(workers)
     assert not list((out / "images").glob("*.parquet")), "a reader never meets half a store"
-    monkeypatch.setattr(imagestore, "PER_SHARD", 4)
+    monkeypatch.setattr(image_store, "PER_SHARD", 4)
     stored = render_store(raw, clusters, out)
-    assert 0 < stored.rendered < 46 and stored.reused > 0
-    assert files(out) == files(fresh(raw, clusters, tmp_path / "fresh"))
+    assert 0 < stored.rendered < 28 and stored.reused > 0
+    assert files(out) == fresh(raw, clusters, tmp_path / "fresh")
 
 
-def test_results_flow_and_errors_leave_the_workers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    raw, out = tmp_path / "raw", tmp_path / "out"
-    clusters = raw_folder(raw)
-    monkeypatch.setattr(imagestore, "PER_SHARD", 4)
-    photos = raw / "mapillary" / "imagery" / "AL" / "AL-2008-5#-00000018"
-    os.symlink("/etc/hostname", photos / "0.jpeg")
-    with pytest.raises(InputError, match="climbs out of"):
-        render_store(raw, clusters, out, workers=2)
-    assert not list((out / "images").glob("*.parquet"))
-
-
-def test_a_tile_that_links_out_of_its_folder_is_not_opened(tmp_path: Path) -> None:
+def test_links_that_lead_out_are_not_followed(tmp_path: Path) -> None:
+    """A photo's stops the build; a tile's leaves its cluster out, unopened."""
     raw, secret = tmp_path / "raw", tmp_path / "elsewhere.npz"
-    put_tile(raw, ONE)
-    put_tile(raw, TWO)
-    put_photo(raw, ONE, "5")
-    put_photo(raw, TWO, "6")
+    clusters = few(raw, 1, 2)
+    photo = raw / "mapillary" / "imagery" / "AL" / ONE / "0.jpeg"
+    photo.symlink_to("/etc/hostname")
+    with pytest.raises(InputError, match="climbs out of"):
+        render_store(raw, clusters, tmp_path / "out")
+    assert not list((tmp_path / "out" / "images").glob("*.parquet"))
+    photo.unlink()
     tile = raw / "dhs_npzs" / ONE[:10] / f"{ONE}.npz"
     tile.rename(secret)
-    os.symlink(secret, tile)
-    first = render_store(raw, clusters_of(ONE, TWO), tmp_path / "out")
+    tile.symlink_to(secret)
+    first = render_store(raw, clusters, tmp_path / "out")
     [[table, key, rule, detail]] = first.quarantine.values.tolist()
     assert (table, key, rule) == ("images", ONE, "tile-outside-folder")
     assert "links out of the folder of the tiles" in detail and str(tmp_path) not in detail
     assert first.index["cluster_id"].tolist() == [TWO]
-    secret.unlink()  # never opened: nothing changes where it leads to nothing
-    again = render_store(raw, clusters_of(ONE, TWO), tmp_path / "again")
-    assert again.quarantine["rule"].tolist() in (["tile-outside-folder"], ["missing-tile"])
     # the folder of the tiles itself may be a link: big folders often lie on another disk
     tile.unlink()
     put_tile(raw, ONE)
     (raw / "dhs_npzs").rename(tmp_path / "disk")
-    os.symlink(tmp_path / "disk", raw / "dhs_npzs")
-    linked = render_store(raw, clusters_of(ONE, TWO), tmp_path / "linked")
+    (raw / "dhs_npzs").symlink_to(tmp_path / "disk")
+    linked = render_store(raw, clusters, tmp_path / "linked")
     assert linked.quarantine.empty and len(linked.index) == 2
 
 
-def test_metadata_without_files_and_of_others(tmp_path: Path) -> None:
+def test_a_photo_elsewhere_is_missing_and_an_empty_store_has_its_types(tmp_path: Path) -> None:
     raw = tmp_path / "raw"
     put_tile(raw, ONE)
     put_photo(raw, TWO, "5")
-    put_metadata(raw, f"id,DHSID_EA,path\n5,{TWO},\n6,{ONE},\n7,{TWO},\n5,{ONE},AL/{TWO}/5.jpeg\n")
-    required = ImageSettings(photo="required")
-    stored = render_store(raw, clusters_of(ONE), tmp_path / "out", required)
-    assert stored.index.empty
-    assert stored.index.dtypes.equals(
-        render_store(raw, clusters_of(TWO), tmp_path / "two").index.dtypes
-    )
-    assert stored.quarantine[["table", "key", "rule"]].values.tolist() == [
-        ["images", ONE, "photo-missing-file"],
-        ["photos", f"{ONE}/5", "photo-of-other-cluster"],
-    ]
+    put_metadata(raw, f"id,DHSID_EA\n5,{TWO}\n6,{ONE}\n7,{TWO}\n5,{ONE}\n")
+    stored = render_store(raw, clusters_of(ONE), tmp_path / "out", REQUIRED)
+    other = render_store(raw, clusters_of(TWO), tmp_path / "two")
+    assert stored.index.empty and stored.index.dtypes.equals(other.index.dtypes)
+    assert left_out(stored) == {("images", "0001", "photo-missing-file")}
 
 
 @pytest.mark.parametrize("missing", ["dhs_npzs", "mapillary/imagery"])
@@ -360,22 +326,58 @@ def test_missing_folders(tmp_path: Path, missing: str) -> None:
 def test_realpack(tmp_path: Path) -> None:
     """Real bytes. The expectation is counted from the folder: a cluster stays iff it has a tile,
     and with a photo where photos are required."""
-    from sdgbias.raw.clusters import read_clusters
-
-    raw = SHARED / "realpack"
-    if not raw.exists():
+    if not REALPACK.exists():
         pytest.skip("needs the shared realpack folder")
-    clusters, _ = read_clusters(raw)
-    tiles = {path.stem for path in raw.glob("dhs_npzs/*/*.npz")}
-    photos = {path.parent.name for path in raw.glob("mapillary/imagery/*/*/*.jpeg")}
-    stored = render_store(raw, clusters, tmp_path / "available")
+    clusters, _ = read_clusters(REALPACK)
+    ids = set(clusters["cluster_id"])
+    tiles = ids & {path.stem for path in REALPACK.glob("dhs_npzs/*/*.npz")}
+    photos = {path.parent.name for path in REALPACK.glob("mapillary/imagery/*/*/*.jpeg")}
+    stored = render_store(REALPACK, clusters, tmp_path / "available")
     index = stored.index.set_index("cluster_id")
-    assert set(index.index) == set(clusters["cluster_id"]) & tiles
+    assert set(index.index) == tiles and set(stored.quarantine["key"]) == ids - tiles
     shown = index["modalities"].str.startswith("photo")
-    assert set(index.index[shown]) == set(index.index) & photos and not shown.all() and shown.any()
-    assert set(stored.quarantine["key"]) == set(clusters["cluster_id"]) - set(
-        stored.index["cluster_id"]
-    )
-    assert render_store(raw, clusters, tmp_path / "available").rendered == 0
-    required = render_store(raw, clusters, tmp_path / "both", ImageSettings(photo="required"))
-    assert set(required.index["cluster_id"]) == set(index.index) & photos
+    assert set(index.index[shown]) == tiles & photos and not shown.all() and shown.any()
+    required = render_store(REALPACK, clusters, tmp_path / "both", REQUIRED)
+    assert set(required.index["cluster_id"]) == tiles & photos
+
+
+@pytest.mark.parametrize(
+    ("bad", "says"),
+    [
+        ({"layout": "collage"}, "unknown image layout 'collage'; valid: composite, several"),
+        ({"photos": 0}, "0 photos per cluster: give 1 to 4"),
+        ({"photos": 5, "layout": "several"}, "5 photos per cluster: give 1 to 4"),
+        ({"photos": 2}, "2 photos don't fit into one picture: choose the image layout several"),
+    ],
+)
+def test_settings_are_checked(bad: dict[str, object], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        ImageSettings(**bad)  # type: ignore[arg-type]
+
+
+def test_every_setting_changes_the_picture_and_no_hash(tmp_path: Path) -> None:
+    """Of three photos two are near-duplicates."""
+    raw, out = tmp_path / "raw", tmp_path / "out"
+    tile = make_tile() * np.linspace(0.5, 1.5, 255, dtype=np.float32)
+    tile[:5] *= np.array([1, 1.2, 0.8, 2, 1.5], dtype=np.float32)[:, None, None]
+    put_tile(raw, ONE, tile)
+    for photo_id, seed, height in (("1", 1, 600), ("2", 1, 606), ("3", 3, 600)):
+        put_photo(raw, ONE, photo_id, jpeg(make_photo(seed, (900, height))))
+    ids, hashes = set(), set()
+    changes: list[dict[str, object]] = [
+        {},
+        {"layout": "several"},
+        {"layout": "several", "photos": 4},
+    ]
+    for change in changes:
+        settings = dataclasses.replace(ImageSettings(), **change)  # type: ignore[arg-type]
+        stored = render_store(raw, clusters_of(ONE), out, settings)
+        assert stored.rendered == 1
+        ids.add(stored.index["image_id"][0])
+        hashes.add(stored.index["tile_hash"][0] + stored.index["photo_hash"][0])
+    assert len(ids) == len(changes)
+    assert [len(text) for text in hashes] == [32]
+    sizes = [open_picture(part).size for part in pictures(out, stored)[ONE]]
+    assert sizes == [(448, 299), (448, 299), (255, 255), (255, 255)]
+    assert stored.index["n_parts"].tolist() == [4]
+    assert set(stored.index["photo_id"][0].split(",")) in ({"1", "3"}, {"2", "3"})

@@ -50,7 +50,7 @@ def near_tables(draw: st.DrawFn) -> tuple[list[str], Rows]:
     return keys, rows
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(near_tables(), st.sampled_from([0, 1, 3, 4, 5, 20, 63]), st.randoms(use_true_random=False))
 def test_same_as_brute_force_in_any_order(
     table: tuple[list[str], Rows], threshold: int, chance: random.Random
@@ -65,31 +65,22 @@ def test_same_as_brute_force_in_any_order(
     ]
 
 
-@pytest.mark.parametrize(("bits", "near"), [(4, True), (5, False)])
-def test_threshold_is_the_last_that_counts(bits: int, near: bool) -> None:
-    one, other = "f" * 16, f"{(1 << 64) - (1 << bits):016x}"
-    assert groups(["b", "a"], [(one,), (other,)]) == (["a", "a"] if near else ["b", "a"])
-
-
-@pytest.mark.parametrize("threshold", [1, 3, 4, 5, 16, 63])
+@pytest.mark.parametrize("threshold", [1, 4, 5, 63])
 def test_differences_spread_over_the_bits_hide_nothing(threshold: int) -> None:
     """One flipped bit in each of as many stretches as may differ: only one band more than that
     still agrees."""
     spread = sum(1 << (64 * i + 32) // threshold for i in range(threshold))
     assert spread.bit_count() == threshold
-    for start in range(64):
+    for start in range(0, 64, 7):
         flips = ((spread << start) | (spread >> (64 - start))) & (2**64 - 1)
         pair = [(f"{0x0123456789ABCDEF:016x}",), (f"{0x0123456789ABCDEF ^ flips:016x}",)]
         assert groups(["a", "b"], pair, threshold) == ["a", "a"]
         assert groups(["a", "b"], pair, threshold - 1) == ["a", "b"]
 
 
-def test_many_copies_cost_nothing() -> None:
+def test_many_copies_cost_nothing_and_no_rows_give_no_groups() -> None:
     """100,000 copies of one picture: nearly 5,000,000,000 pairs if they were compared one by
     one."""
     keys = [f"{i:06d}" for i in range(100_000)]
     assert set(groups(keys, [("a5" * 8, "c3" * 8)] * len(keys))) == {"000000"}
-
-
-def test_nothing_in_nothing_out() -> None:
     assert groups([], []) == []

@@ -1,3 +1,4 @@
+from hashlib import sha256
 from pathlib import Path
 
 import pandas as pd
@@ -69,6 +70,11 @@ def test_store_and_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert len(reader._kept) == 1
     assert dict(ImageReader(tmp_path)) == {image_id(parts): tuple(parts) for _, _, parts in rows}
     assert index.set_index("cluster_id").loc["zz-foreign", "n_parts"] == 2
+    reader.require([*index["image_id"], ""])
+    missing = r"images.parquet: no image beef \(2 missing\); build the benchmark again"
+    with pytest.raises(InputError, match=missing):
+        reader.require(["beef", "f00d", index["image_id"][0]])
+    assert "beef" not in reader and reader.get("beef") is None
 
 
 def test_the_same_rows_give_the_same_bytes_and_nothing_stays_behind(
@@ -93,12 +99,8 @@ def test_order_and_duplicates_are_refused(
 
 
 def test_image_id_of_one_and_of_several() -> None:
-    from hashlib import sha256
-
-    assert image_id([b"a"]) == sha256(b"a").hexdigest()
-    assert (
-        image_id([b"a", b"b"]) == sha256(sha256(b"a").digest() + sha256(b"b").digest()).hexdigest()
-    )
+    both = sha256(sha256(b"a").digest() + sha256(b"b").digest()).hexdigest()
+    assert (image_id([b"a"]), image_id([b"a", b"b"])) == (sha256(b"a").hexdigest(), both)
 
 
 def test_hashes_of_finished_pictures() -> None:
@@ -130,17 +132,6 @@ def test_pending_index(tmp_path: Path) -> None:
         reader.require(index["image_id"])
     with pytest.raises(InputError, match="built with --no-images"):
         reader[index["image_id"][0]]
-
-
-def test_require(tmp_path: Path) -> None:
-    index = benchmark(tmp_path, rows_of(2))
-    reader = ImageReader(tmp_path)
-    reader.require([*index["image_id"], ""])
-    with pytest.raises(
-        InputError, match=r"images.parquet: no image beef \(2 missing\); build the benchmark again"
-    ):
-        reader.require(["beef", "f00d", index["image_id"][0]])
-    assert "beef" not in reader and reader.get("beef") is None
 
 
 def test_damaged_stores(tmp_path: Path) -> None:

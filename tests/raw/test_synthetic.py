@@ -27,108 +27,78 @@ def digests(folder: Path) -> dict[str, str]:
     }
 
 
+Written = tuple[Path, dict[str, int], list[tuple[int, int]]]
+
+
 @pytest.fixture(scope="module")
-def written(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> tuple[Path, dict[str, object], list[tuple[int, int]]]:
+def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
     folder = tmp_path_factory.mktemp("sample") / "raw"
     calls: list[tuple[int, int]] = []
-    counts = write_sample(
-        folder, 10, seed=11, progress=lambda what, *at: calls.append(at), workers=2
-    )
+    counts = write_sample(folder, 10, 11, progress=lambda what, *at: calls.append(at), workers=2)
     return folder, counts, calls
 
 
-def test_layout_is_sustainbench_s(written):
+def test_layout_is_sustainbench_s(written: Written) -> None:
     folder, counts, calls = written
     labels = pd.read_csv(folder / LABELS, keep_default_na=False, dtype=str)
     assert tuple(labels.columns) == COLUMNS
-    assert len(labels) == 10
-    assert labels["cname"].value_counts().to_dict() == {
-        cc: 2 if i < 2 else 1 for i, cc in enumerate(DEFAULT_COUNTRIES)
-    }
+    countries = {cc: 2 if i < 2 else 1 for i, cc in enumerate(DEFAULT_COUNTRIES)}
+    assert labels["cname"].value_counts().to_dict() == countries
     assert labels["DHSID_EA"].str.fullmatch(r"[A-Z]{2}-20\d\d-[4-7][#Z]-\d{8}").all()
     assert (labels["DHSID_EA"].str[-8:].astype(int) == labels["cluster_id"].astype(int)).all()
     tiles = sorted((folder / "dhs_npzs").glob("*/*.npz"))
-    photos = sorted((folder / "mapillary" / "imagery").glob("*/*/*.jpeg"))
     assert len(tiles) == counts["tiles"] == 10 - counts["missing_tile"]
-    assert len(photos) == counts["photos"]
     assert all(path.parent.name == path.name[:10] for path in tiles)
-    assert calls[-1] == (10, 10)
-    assert [done for done, _ in calls] == sorted(done for done, _ in calls)
+    assert calls[-1] == (10, 10) and calls == sorted(calls)
     note = (folder / "README.txt").read_text()
-    assert "synthetic" in note.lower()
-    assert "seed: 11" in note
-    assert "CC0" in note
-
-
-def test_metadata_names_every_photo(written):
-    folder = written[0]
+    assert all(words in note for words in ("Synthetic", "seed: 11", "CC0"))
+    imagery, photos = folder / "mapillary" / "imagery", 0
     for cc in DEFAULT_COUNTRIES:
         with (folder / "mapillary" / "metadata" / f"{cc}.csv").open() as lines:
             rows = list(csv.DictReader(lines))
-        on_disk = {
-            str(p.relative_to(folder / "mapillary" / "imagery")): p
-            for p in (folder / "mapillary" / "imagery" / cc).glob("*/*.jpeg")
-        }
-        assert {row["path"] for row in rows} == set(on_disk)
+        on_disk = {str(p.relative_to(imagery)): p for p in (imagery / cc).glob("*/*.jpeg")}
+        photos += len(on_disk)
+        assert {f"{cc}/{row['DHSID_EA']}/{row['id']}.jpeg" for row in rows} == set(on_disk)
         for row in rows:
-            assert row["path"] == f"{cc}/{row['DHSID_EA']}/{row['id']}.jpeg"
-            assert len(row["id"]) == 15
             taken = 1970 + int(row["captured_at"]) / 31_557_600_000
-            assert abs(taken - int(row["DHSID_EA"][3:7])) <= 3
+            assert len(row["id"]) == 15 and abs(taken - int(row["DHSID_EA"][3:7])) <= 3
+    assert photos == counts["photos"]
     with Image.open(next(iter(on_disk.values()))) as photo:
         assert (photo.format, photo.mode, photo.size) == ("JPEG", "RGB", (640, 360))
 
 
-def test_same_bytes_with_any_number_of_workers_and_again_in_place(written, tmp_path):
-    folder = written[0]
+def test_what_was_cut_short_is_completed_to_the_same_bytes(
+    written: Written, tmp_path: Path
+) -> None:
+    """By one worker in place of two."""
+    for path in written[0].rglob("*.jpeg"):
+        copy = tmp_path / "one" / path.relative_to(written[0])
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(path.read_bytes())
+    (tmp_path / "one" / "README.txt").write_bytes((written[0] / "README.txt").read_bytes())
     write_sample(tmp_path / "one", 10, seed=11, workers=1)
-    assert digests(tmp_path / "one") == digests(folder)
-    next((tmp_path / "one" / "dhs_npzs").glob("*/*.npz")).unlink()
-    write_sample(tmp_path / "one", 10, seed=11, workers=2)  # completes what was cut short
-    assert digests(tmp_path / "one") == digests(folder)
+    assert digests(tmp_path / "one") == digests(written[0])
 
 
-def test_a_new_country_changes_no_other_one(tmp_path):
-    two = write_sample(tmp_path / "two", 4, seed=4, countries=["KE", "NM"], workers=1)
-    three = write_sample(tmp_path / "three", 6, seed=4, countries=["ZM", "KE", "NM"], workers=1)
-    assert (two["clusters"], three["clusters"]) == (4, 6)
+def test_a_country_depends_on_the_seed_and_on_no_other_country(tmp_path: Path) -> None:
+    for name, countries in (("two", ["KE", "NM"]), ("three", ["ZM", "KE", "NM"])):
+        counts = write_sample(tmp_path / name, 2 * len(countries), 4, countries, workers=1)
+        assert counts["clusters"] == 2 * len(countries)
     old, new = digests(tmp_path / "two"), digests(tmp_path / "three")
-    pictures = [name for name in old if name.startswith(("dhs_npzs", "mapillary"))]
-    assert pictures
-    assert all(old[name] == new[name] for name in pictures)
+    drawn = [name for name in old if name.startswith(("dhs_npzs", "mapillary"))]
+    assert drawn and all(old[name] == new[name] for name in drawn)
     rows = [set((tmp_path / name / LABELS).read_text().splitlines()) for name in ("two", "three")]
     assert rows[0] < rows[1]
     frames = [read_series(tmp_path / name / "indicators")[0] for name in ("two", "three")]
     kept = frames[1][frames[1]["iso3"] != "ZMB"].reset_index(drop=True)
     pd.testing.assert_frame_equal(frames[0], kept)
-
-
-def test_another_seed_is_another_world(tmp_path):
-    for seed in (1, 2):
-        write_sample(tmp_path / str(seed), 2, seed=seed, countries=["SN"], images=False)
-    one, two = digests(tmp_path / "1"), digests(tmp_path / "2")
-    assert all(
-        one[name] != two[name]
-        for name in one
-        if not name.endswith(("gdl_regions.csv", "s/README.txt", "y/README.txt"))
-        and "entities" not in name
-    )
-
-
-def test_without_images_there_are_labels_and_series_only(tmp_path):
-    counts = write_sample(tmp_path / "raw", 1000, seed=3, images=False)
-    assert {p.name for p in (tmp_path / "raw").iterdir()} == {
-        LABELS,
-        "indicators",
-        "README.txt",
-        "dhs_npzs",
-        "mapillary",
-    }
-    for folder in ("dhs_npzs", "mapillary"):
-        assert [p.name for p in (tmp_path / "raw" / folder).rglob("*")] == ["README.txt"]
-    assert (counts["tiles"], counts["photos"], counts["missing_tile"]) == (0, 0, 1000)
+    counts = write_sample(tmp_path / "seed", 4, seed=5, countries=["KE", "NM"], images=False)
+    assert (counts["tiles"], counts["photos"], counts["missing_tile"]) == (0, 0, 4)
+    assert not list((tmp_path / "seed").rglob("*.npz"))
+    other = digests(tmp_path / "seed")
+    assert other[LABELS] != old[LABELS]
+    changed = [name for name in other if "datapoints" in name or "gdl_shdi/shdi" in name]
+    assert len(changed) > 5 and all(other[name] != old[name] for name in changed)
 
 
 @pytest.mark.parametrize(
@@ -141,48 +111,37 @@ def test_without_images_there_are_labels_and_series_only(tmp_path):
         ({"workers": 0}, "workers 0"),
     ],
 )
-def test_arguments_that_make_no_sense(tmp_path, change, message):
+def test_arguments_that_make_no_sense(tmp_path: Path, change: dict, message: str) -> None:
     with pytest.raises(UsageError, match=r"^[^\n]*$") as caught:
         write_sample(**({"out": tmp_path / "raw", "clusters": 2, "seed": 1} | change))
     assert message in str(caught.value)
     assert not (tmp_path / "raw").exists()
 
 
-def test_a_folder_with_other_contents_is_left_alone(tmp_path):
+def test_a_folder_with_other_contents_is_left_alone(tmp_path: Path) -> None:
     write_sample(tmp_path / "raw", 2, seed=1, images=False)
-    before = digests(tmp_path / "raw")
-    with pytest.raises(UsageError, match="already holds something else"):
-        write_sample(tmp_path / "raw", 2, seed=2, images=False)
-    assert digests(tmp_path / "raw") == before
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(UsageError, match="already holds something else"):
-        write_sample(tmp_path / "file", 2, seed=2, images=False)
+    before = digests(tmp_path)
+    for place, error, says in (
+        ("raw", UsageError, "already holds something else"),
+        ("file", UsageError, "already holds something else"),
+        ("file/raw", StoreError, r"file.*can't be written"),
+    ):
+        with pytest.raises(error, match=says):
+            write_sample(tmp_path / place, 2, seed=2, images=False)
+    assert digests(tmp_path) == before
 
 
-def test_a_place_that_cannot_be_written(tmp_path):
-    (tmp_path / "file").write_text("mine")
-    with pytest.raises(StoreError, match=r"file.*can't be written"):
-        write_sample(tmp_path / "file" / "raw", 2, seed=1, images=False)
-
-
-def test_the_crosswalk_and_the_boxes_name_the_same_56_countries():
-    assert set(crosswalk()) == set(COUNTRIES)
-    assert len(COUNTRIES) == 56
-    assert crosswalk()["NM"]["iso2"] == "NA"
-
-
-def test_curves_are_monotone_and_stay_in_range():
-    grid = np.linspace(-6, 6, 241)
+def test_curves_are_monotone_and_stay_in_range() -> None:
+    assert set(crosswalk()) == set(COUNTRIES) and len(COUNTRIES) == 56
     for series, (low, high, _, _) in CURVES.items():
-        values = np.array([curve(series, float(w)) for w in grid])
-        steps = np.diff(values) * np.sign(high - low)
-        assert (steps >= 0).all(), series
-        assert values.min() >= min(low, high), series
-        assert values.max() <= max(low, high), series
+        values = np.array([curve(series, float(w)) for w in np.linspace(-6, 6, 241)])
+        assert (np.diff(values) * np.sign(high - low) >= 0).all(), series
+        assert values.min() >= min(low, high) and values.max() <= max(low, high), series
         assert abs(curve(series, 2) - curve(series, -2)) > 0.9 * abs(high - low), series
 
 
-def test_series_are_read_and_follow_wealth(tmp_path):
+def test_series_are_read_and_follow_wealth(tmp_path: Path) -> None:
     countries = sorted(COUNTRIES)[::2]
     write_series(tmp_path, 8, countries)
     frame, missing = read_series(tmp_path)
@@ -202,18 +161,15 @@ def test_series_are_read_and_follow_wealth(tmp_path):
     assert set(frame.loc[frame["series"] == "sh_sta_wash", "year"]) == {2016}
 
 
-def test_regions_of_the_labels_lead_to_regions_of_the_series(written):
-    folder = written[0]
-    regions = read_gdl_regions(folder / "indicators")
-    frame, _ = read_series(folder / "indicators")
+def test_regions_of_the_labels_lead_to_regions_of_the_series(written: Written) -> None:
+    regions = read_gdl_regions(written[0] / "indicators")
+    frame, _ = read_series(written[0] / "indicators")
     assert set(regions["gdl_region"]) == set(frame.loc[frame["region"] != "", "region"])
     assert gdl_code("SN", 1) == "senr101"
     own = frame[(frame["series"] == "shdi") & (frame["year"] == 2010)].set_index("region")["value"]
-    wealth = pd.Series(
-        {
-            gdl_code(cc, r): country_wealth(11, cc) + region_offset(11, cc, r)
-            for cc in DEFAULT_COUNTRIES
-            for r in (1, 2, 3, 4)
-        }
-    )
-    assert own.corr(wealth) > 0.97
+    wealth = {
+        gdl_code(cc, r): country_wealth(11, cc) + region_offset(11, cc, r)
+        for cc in DEFAULT_COUNTRIES
+        for r in (1, 2, 3, 4)
+    }
+    assert own.corr(pd.Series(wealth)) > 0.97

@@ -23,6 +23,10 @@ from sdgbias.raw.synthetic.tiles import BANDS, layout, render_tile, tile_bytes
 
 SEED = 21
 LIGHTS = BANDS.index("NIGHTLIGHTS")
+RANGES = {
+    **{"asset_index": (-6, 6), "water_index": (1, 5), "sanitation_index": (1, 5)},
+    **{"under5_mort": (0, 1000), "women_edu": (0, 18), "women_bmi": (18, 32)},
+}
 
 
 @pytest.fixture(scope="module")
@@ -40,46 +44,32 @@ def tiles(few: list[SyntheticCluster]) -> np.ndarray:
     return np.stack([render_tile(c) for c in few])
 
 
-def corr(a, b) -> float:
+def corr(a: object, b: object) -> float:
     return float(np.corrcoef(np.asarray(a, float), np.asarray(b, float))[0, 1])
 
 
-def test_labels_stay_in_range_and_follow_wealth(many):
-    ranges = {
-        "asset_index": (-6, 6),
-        "water_index": (1, 5),
-        "sanitation_index": (1, 5),
-        "under5_mort": (0, 1000),
-        "women_edu": (0, 18),
-        "women_bmi": (18, 32),
-    }
-    for name, (low, high) in ranges.items():
+def test_labels_stay_in_range_follow_wealth_and_are_missing_as_in_sustainbench(
+    many: list[SyntheticCluster],
+) -> None:
+    for name, (low, high) in RANGES.items():
         known = [c for c in many if c.labels[name] is not None]
         values = np.array([c.labels[name] for c in known])
-        assert values.min() >= low, name
-        assert values.max() <= high, name
+        assert values.min() >= low and values.max() <= high, name
         r = corr(values, [c.wealth for c in known])
         assert r < -0.4 if name == "under5_mort" else r > 0.75, (name, r)
-    assert min(c.labels["asset_index"] for c in many if c.labels["asset_index"] is not None) < 0
-
-
-def test_missing_rates_are_sustainbench_s(many):
     for name, rate in MISSING.items():
         gone = np.mean([c.labels[name] is None for c in many])
         assert abs(gone - rate) < 4 * (rate * (1 - rate) / len(many)) ** 0.5, (name, gone)
         assert all((c.labels[name] is None) == (c.counts[name] is None) for c in many)
         assert all(n >= 5 for c in many if (n := c.counts[name]) is not None)
-    zero = np.mean(
-        [c.labels["under5_mort"] == 0 for c in many if c.labels["under5_mort"] is not None]
-    )
-    assert 0.15 < zero < 0.4
+    deaths = [c.labels["under5_mort"] for c in many if c.labels["under5_mort"] is not None]
+    assert 0.15 < np.mean([n == 0 for n in deaths]) < 0.4
     assert 0.01 < np.mean([not c.tile for c in many]) < 0.03
     assert 0.02 < np.mean([not c.photos for c in many]) < 0.04
-    assert {c.photos for c in many} == {0, 1, 2, 3}
 
 
-def test_codes_years_and_places(many):
-    assert {c.urban for c in many} == {"U", "R"}
+def test_codes_years_and_places(many: list[SyntheticCluster]) -> None:
+    assert {c.urban for c in many} == {"U", "R"} and {c.photos for c in many} == {0, 1, 2, 3}
     assert {c.adm1dhs for c in many} == {1, 2, 3, 4, 9999}
     assert 0 < np.mean([c.adm1fips != "" for c in many]) < 0.15
     for cc in DEFAULT_COUNTRIES:
@@ -90,28 +80,20 @@ def test_codes_years_and_places(many):
         share = np.mean([c.urban == "U" for c in many if c.cname == cc])
         assert abs(share - urban_share(SEED, cc)) < 0.11
     assert all(-90 <= c.lat <= 90 and -180 <= c.lon <= 180 for c in many)
+    records = [r["id"] for c in many[:1200] for r in photo_records(c)]
+    assert len(set(records)) == len(records) == sum(c.photos for c in many[:1200])
+    assert draw_cluster(1, "NM", 3) == draw_cluster(1, "NM", 3) != draw_cluster(2, "NM", 3)
 
 
-def test_a_cluster_is_always_the_same_and_frozen():
-    assert draw_cluster(1, "NM", 3) == draw_cluster(1, "NM", 3)
-    assert draw_cluster(1, "NM", 3) != draw_cluster(2, "NM", 3)
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        draw_cluster(1, "NM", 3).wealth = 0.0  # type: ignore[misc]
-
-
-def test_tile_shape_and_values(tiles):
-    assert tiles.shape[1:] == (8, 255, 255)
-    assert tiles.dtype == np.float32
-    assert np.isfinite(tiles).all()
+def test_tiles_have_the_shape_values_and_bytes_of_sustainbench(
+    few: list[SyntheticCluster], tiles: np.ndarray
+) -> None:
+    assert (tiles.shape[1:], tiles.dtype) == ((8, 255, 255), np.float32)
+    assert np.isfinite(tiles).all() and tiles[:, LIGHTS].min() >= 0
     reflectance = tiles[:, [0, 1, 2, 3, 4, 6]]
-    assert reflectance.min() >= 0
-    assert reflectance.max() < 0.6
+    assert reflectance.min() >= 0 and reflectance.max() < 0.6
     assert 285 < tiles[:, 5].min() < tiles[:, 5].max() < 320  # kelvin
-    assert tiles[:, LIGHTS].min() >= 0
-
-
-def test_tile_file_is_small_repeatable_and_readable(few, tiles):
-    for cluster, tile in zip(few[::8], tiles[::8], strict=True):
+    for cluster, tile in zip(few[::16], tiles[::16], strict=True):
         data = tile_bytes(tile)
         assert len(data) < 350_000
         assert data == tile_bytes(render_tile(cluster))
@@ -120,7 +102,7 @@ def test_tile_file_is_small_repeatable_and_readable(few, tiles):
             np.testing.assert_array_equal(npz["x"], tile)
 
 
-def test_row_0_is_south(few, tiles):
+def test_row_0_is_south(few: list[SyntheticCluster], tiles: np.ndarray) -> None:
     """The town lies where the layout says, counted northwards from row 0 and eastwards from column
     0."""
     seen = 0
@@ -138,40 +120,27 @@ def test_row_0_is_south(few, tiles):
     assert seen > 12
 
 
-def test_night_lights_tell_wealth_at_a_fixed_sensor(few):
+def shrunk(band: np.ndarray) -> np.ndarray:
+    return np.asarray(Image.fromarray(band).resize((48, 48), Image.Resampling.BOX))
+
+
+def test_every_picture_tells_wealth(few: list[SyntheticCluster], tiles: np.ndarray) -> None:
+    """Night lights of one sensor; paved and built-up land (dark in the near infrared, or bright in
+    blue) among 48 x 48 pixels; the lower half of photos, which turns from brown earth to grey
+    street."""
+    wealth = [c.wealth for c in few]
     for year in (2005, 2015):
-        light = [render_tile(dataclasses.replace(c, year=year))[LIGHTS].mean() for c in few[::2]]
-        assert corr(np.log1p(light), [c.wealth for c in few[::2]]) > 0.6
-
-
-def test_day_bands_tell_wealth_at_48_pixels(few, tiles):
-    """Paved and built-up land (dark in the near infrared, or bright in blue) among 48 x 48
-    pixels."""
-    small = np.stack(
-        [
-            [
-                np.asarray(Image.fromarray(tile[b]).resize((48, 48), Image.Resampling.BOX))
-                for b in (0, 6)
-            ]
-            for tile in tiles
-        ]
-    )
+        light = [render_tile(dataclasses.replace(c, year=year))[LIGHTS].mean() for c in few[::3]]
+        assert corr(np.log1p(light), wealth[::3]) > 0.6
+    small = np.stack([[shrunk(tile[b]) for b in (0, 6)] for tile in tiles])
     built = ((small[:, 0] > 0.11) | ((small[:, 1] < 0.17) & (small[:, 0] > 0.05))).mean((1, 2))
-    assert corr(built, [c.wealth for c in few]) > 0.5
+    assert corr(built, wealth) > 0.5
+    photos = [render_photo(c, 0).resize((96, 48), Image.Resampling.BOX) for c in few]
+    lower = [np.asarray(photo, float)[24:].mean((0, 1)) for photo in photos]
+    assert corr([p[2] - p[0] for p in lower], wealth) > 0.6
 
 
-def test_photos_tell_wealth_at_96_by_48(few):
-    """The lower half turns from brown earth to grey street: blue minus red rises."""
-    lower = [
-        np.asarray(render_photo(c, 0).resize((96, 48), Image.Resampling.BOX), float)[24:].mean(
-            (0, 1)
-        )
-        for c in few
-    ]
-    assert corr([p[2] - p[0] for p in lower], [c.wealth for c in few]) > 0.6
-
-
-def test_photos_of_one_cluster_differ_and_repeat():
+def test_photos_of_one_cluster_differ_and_repeat() -> None:
     cluster = draw_cluster(SEED, "PE", 1)
     first = render_photo(cluster, 0)
     assert (first.mode, first.size) == ("RGB", (640, 360))
@@ -179,14 +148,9 @@ def test_photos_of_one_cluster_differ_and_repeat():
     assert encode_jpeg(first, 85) != encode_jpeg(render_photo(cluster, 1), 85)
 
 
-@pytest.mark.parametrize("wealth", [-6.0, -3.0, 3.0, 6.0])
+@pytest.mark.parametrize("wealth", [-6.0, 6.0])
 @pytest.mark.parametrize("urbanity", [0.02, 1.0])
-def test_the_edges_of_the_scale_are_drawn_too(wealth, urbanity):
+def test_the_edges_of_the_scale_are_drawn_too(wealth: float, urbanity: float) -> None:
     cluster = dataclasses.replace(draw_cluster(SEED, "NP", 2), wealth=wealth, urbanity=urbanity)
     assert np.isfinite(render_tile(cluster)).all()
     assert render_photo(cluster, 0).size == (640, 360)
-
-
-def test_photo_ids_are_unique(many):
-    records = [r for c in many[:1200] for r in photo_records(c)]
-    assert len({r["id"] for r in records}) == len(records) == sum(c.photos for c in many[:1200])

@@ -43,14 +43,11 @@ def large() -> bytes:
     return data
 
 
-def test_a_bomb_is_not_decoded(large: bytes) -> None:
+def test_a_bomb_is_not_decoded(large: bytes, tmp_path: Path) -> None:
     with pytest.raises(Image.DecompressionBombError, match="10000x10000 pixels, at most 89478485"):
         composite.open_picture(large)
-
-
-def test_a_bomb_among_the_photos_has_its_rule(large: bytes, tmp_path: Path) -> None:
     (tmp_path / "p.jpeg").write_bytes(large)
-    with pytest.raises(PhotoError, match="photo-too-large|at most") as told:
+    with pytest.raises(PhotoError, match="at most") as told:
         read_photo(tmp_path / "p.jpeg")
     assert told.value.rule == "photo-too-large"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sdgbias.engines.hf.loading import load_model
+from sdgbias.engines.hf.load import load_model
 from sdgbias.errors import ModelError, RegistryError
 from sdgbias.registry.propose import propose
 from sdgbias.registry.spec import ModelSpec

@@ -73,57 +73,41 @@ def test_the_pinned_files_that_matter_and_no_others(hub: Hub, spec: ModelSpec) -
     assert not [path for path in hub.asked if "/resolve/" in path], "no file is asked for twice"
 
 
-def test_fetching_is_online_where_evaluations_are_not(
-    spec: ModelSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    fetch.fetch(spec, print)
-    assert fetch.is_cached(spec) and constants.HF_HUB_OFFLINE, (
-        "and afterwards nothing goes out again"
-    )
-
-
-def test_an_evaluation_without_them_names_the_command(
+def test_fetching_is_online_where_evaluations_are_not_and_one_of_them_names_the_command(
     root: Path, spec: ModelSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sdgbias.engines.hf.loading import load_model
+    from sdgbias.engines.hf.load import load_model
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(HubUnreachable, match="fetch them: sdgbias models fetch vlm"):
         load_model(spec, root)
+    fetch.fetch(spec, print)
+    assert fetch.is_cached(spec)
+    assert constants.HF_HUB_OFFLINE, "afterwards nothing goes out again"
 
 
-def test_a_broken_connection_goes_on_where_it_was(
+def test_what_was_fetched_before_a_kill_or_a_broken_connection_is_kept(
     hub: Hub, spec: ModelSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", MIB // 4)  # 10 MiB
     hub.cut["model.safetensors"] = MIB // 2
-    fetch.fetch(spec, print)
+    weights = {"repo_id": spec.repo, "revision": spec.revision, "allow_patterns": "*.safetensors"}
+    snapshot_download(**weights)
     path = f"/lab/vlm/resolve/{spec.revision}/model.safetensors"
     assert hub.ranges[path] == [f"bytes={MIB // 2}-"], "the second half alone"
-
-
-def test_after_a_kill_whole_files_are_kept(hub: Hub, spec: ModelSpec) -> None:
-    snapshot_download(spec.repo, revision=spec.revision, allow_patterns=["*.safetensors"])
     assert not fetch.is_cached(spec)
     hub.asked.clear()
     fetch.fetch(spec, print)
-    assert fetch.is_cached(spec)
-    assert not [path for path in hub.asked if path.endswith("model.safetensors")]
+    assert fetch.is_cached(spec) and path not in hub.asked
 
 
-def test_a_disk_with_less_room_is_refused_before(
-    spec: ModelSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=MIB // 2))
-    with pytest.raises(DiskFull, match="has 0.0 GiB left, needs 0.0 GiB; make room, or .*HF_HOME"):
-        fetch.fetch(spec, print)
-    assert not fetch.is_cached(spec)
-
-
-def test_a_cache_that_can_t_be_written_is_named(
+def test_a_disk_without_room_and_a_cache_that_cannot_be_written_are_named(
     spec: ModelSpec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=MIB // 2))
+        with pytest.raises(DiskFull, match="0.0 GiB left, needs 0.0 GiB; make room, or .*HF_HOME"):
+            fetch.fetch(spec, print)
     (tmp_path / "file").write_text("no folder")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "file" / "hub"))
     with pytest.raises(StoreError, match="file/hub: can't be written .*; make room, or name"):

@@ -10,9 +10,6 @@ from sdgbias.errors import UsageError
 from sdgbias.registry import machine
 from sdgbias.registry.machine import Machine
 
-# ----------------------------------------------------------------------
-# memory
-
 
 def test_memory_rule() -> None:
     half = machine.weights_gib(8e9, "bfloat16")
@@ -40,9 +37,6 @@ def test_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert machine.this().gpus == ()
 
 
-EIGHT = Machine((79.6,) * 8, 1000.0)
-
-
 def test_heads_are_the_decoders() -> None:
     whole = {"text_config": {"num_attention_heads": 64}, "num_attention_heads": 12}
     assert machine.heads_of(whole) == 64
@@ -52,25 +46,22 @@ def test_heads_are_the_decoders() -> None:
 
 
 @pytest.mark.parametrize(
-    ("weights", "gpus", "devices"),
+    ("weights", "gpus", "heads", "devices"),
     [
-        *[(13, 8, 1), (62, 8, 1), (71, 8, 2), (135, 8, 4), (165, 8, 4), (400, 8, 8), (600, 8, 0)],
-        *[(135, 3, 0), (71, 3, 2), (13, 0, 1), (2000, 0, 0)],
+        *[(13, 8, 64, 1), (62, 8, 64, 1), (71, 8, 64, 2), (135, 8, 64, 4), (165, 8, 64, 4)],
+        *[(400, 8, 64, 8), (600, 8, 64, 0), (135, 3, 64, 0), (71, 3, 64, 2), (13, 0, 64, 1)],
+        *[(2000, 0, 64, 0), (135, 8, 30, 0), (71, 8, 30, 2)],  # 30 heads are not 4 x 7.5
     ],
 )
-def test_as_few_devices_as_hold_it(weights: float, gpus: int, devices: int) -> None:
-    here = Machine((79.6,) * gpus, 1000.0)
-    assert machine.devices_for(weights, here, 64) == devices
-
-
-def test_devices_divide_the_heads() -> None:
-    assert machine.devices_for(135.0, EIGHT, 30) == 0, "30 heads are not 4 x 7.5"
-    assert machine.devices_for(71.0, EIGHT, 30) == 2
+def test_as_few_devices_as_hold_it_and_divide_the_heads(
+    weights: float, gpus: int, heads: int, devices: int
+) -> None:
+    assert machine.devices_for(weights, Machine((79.6,) * gpus, 1000.0), heads) == devices
 
 
 def test_gpus_of_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SDGBIAS_GPUS", "8x79.6")
-    assert machine.this().gpus == EIGHT.gpus
+    assert machine.this().gpus == (79.6,) * 8
     for wrong in ("8", "0x80", "8x", "8x80x", "eight"):
         monkeypatch.setenv("SDGBIAS_GPUS", wrong)
         with pytest.raises(UsageError, match="valid: COUNTxGIB, such as 8x80"):

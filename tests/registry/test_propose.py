@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from sdgbias.errors import HubUnreachable, RegistryError
 from sdgbias.registry import changes, entries, hub
@@ -21,23 +20,22 @@ from sdgbias.registry.propose import NO_ENTRY, Host, Request, propose
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.registry.weights import folder_digest
 from sdgbias.types import IMAGE_FREE, VIEWS
+from tests.builders.entries import put
 from tests.builders.hub import Hub, Repo, commit, weights
 from tests.builders.hub_repositories import BIG, REPOS, SMALL, VLM, saved
 from tests.builders.refusals import Refusal
 
-# ----------------------------------------------------------------------
-# hub
-
 
 def test_a_hub_model_is_pinned_and_described(root: Path, served: Hub) -> None:
-    found = propose("open/Llava-7B", root, BIG)
-    assert found.spec == ModelSpec(
-        name="llava-7b",
-        title="Llava-7B",
-        backend="vllm",
-        repo="open/Llava-7B",
-        revision=REPOS["open/Llava-7B"].commits[1].sha,
-        state="candidate",
+    proposal = propose("open/Llava-7B", root, BIG)
+    old, new = (commit.sha for commit in REPOS["open/Llava-7B"].commits)
+    assert proposal.spec == ModelSpec(
+        "llava-7b",
+        "Llava-7B",
+        "vllm",
+        "open/Llava-7B",
+        new,
+        "candidate",
         reason="not checked yet: sdgbias models enable llava-7b",
         family="llava",
         params_b=7.06,
@@ -46,65 +44,88 @@ def test_a_hub_model_is_pinned_and_described(root: Path, served: Hub) -> None:
         licence="llama2",
         options={"max_images": 1},
     )
-    assert found.obstacle == "" and changes.write(root, found.spec).is_file()
-    said = "\n".join(found.verdicts)
-    assert (
-        "about 15.8 GiB (weights 13.2 GiB); seen here: 4 GPUs of 80 GiB" in said
-        and "composite" in said
-    )  # 1.15 x 13.15 + 4
-    assert not [path for path in served.asked if path.endswith((".safetensors", ".bin", ".py"))], (
-        "no weights, no code"
-    )
-    old = REPOS["open/Llava-7B"].commits[0].sha
-    assert (
-        propose("open/Llava-7B", root, BIG, Request(revision=old, name="old")).spec.revision == old
-    )
+    assert proposal.obstacle == "" and changes.write(root, proposal.spec).is_file()
+    verdicts = "\n".join(proposal.verdicts)
+    assert "about 15.8 GiB (weights 13.2 GiB); seen here: 4 GPUs of 80 GiB" in verdicts
+    assert "composite" in verdicts
+    read = [path for path in served.asked if path.endswith((".safetensors", ".bin", ".py"))]
+    assert not read, "no weights, no code"
+    earlier = propose("open/Llava-7B", root, BIG, Request(revision=old, name="old")).spec
+    assert earlier.revision == old
 
 
-def test_backend_dtype_and_pictures_of_each_family(root: Path, served: Hub) -> None:
-    qwen = propose("open/qwen", root, BIG).spec
-    assert (qwen.backend, qwen.dtype, qwen.options, qwen.batch_size) == ("vllm", "float16", {}, 256)
-    assert propose("open/qwen", root, SMALL).spec.backend == "hf"
-    blip = propose("open/blip", root, BIG).spec
-    assert (blip.backend, blip.options) == ("hf", {"max_images": 1})
-    wanted = Request(
-        dtype="float32",
-        max_images=3,
-        tensor_parallel=2,
-        suites=("people",),
-        gpu="a100",
-        title="Mine",
-    )
-    mine = propose("open/qwen", root, BIG, wanted)
-    assert mine.spec.options == {
-        "max_images": 3,
-        "tensor_parallel_size": 2,
-        "suites": ["people"],
-        "gpu": "a100",
-    }
-    assert (mine.spec.dtype, mine.spec.title) == ("float32", "Mine")
-    assert "for each of 2 devices" in mine.verdicts[4]
-    assert (
-        "vLLM 0.32.0 does not serve InstructBlipFor" in propose("open/blip", root, BIG).verdicts[2]
-    )
-    huge = propose("open/blip", root, replace(BIG, machine=Machine((12.0,) * 4, 500.0)))
-    assert huge.spec.options == {"max_images": 1, "device_map": "auto", "num_gpus": 2}
-    assert "about 7.9 GiB for each of 2 devices" in huge.verdicts[4]  # 1.2 x 6.6
+FOUR_SMALL = replace(BIG, machine=Machine((12.0,) * 4, 500.0))
+HALF = {"backend": "vllm", "dtype": "float16", "options": {}, "batch_size": 256}
+MINE = Request(
+    dtype="float32", max_images=3, tensor_parallel=2, suites=("people",), gpu="a100", title="Mine"
+)
+OPTIONS = {"max_images": 3, "tensor_parallel_size": 2, "suites": ["people"], "gpu": "a100"}
+ON_TWO = {"max_images": 1, "device_map": "auto", "num_gpus": 2}
+
+
+@pytest.mark.parametrize(
+    ("repo", "host", "wanted", "fields", "words"),
+    [
+        ("open/qwen", BIG, Request(), HALF, ""),
+        ("open/qwen", SMALL, Request(), {"backend": "hf"}, ""),
+        (
+            "open/blip",
+            BIG,
+            Request(),
+            {"backend": "hf", "options": {"max_images": 1}},
+            "vLLM 0.32.0 does not serve InstructBlipFor",
+        ),
+        (
+            "open/qwen",
+            BIG,
+            MINE,
+            {"options": OPTIONS, "dtype": "float32", "title": "Mine"},
+            "for each of 2 devices",
+        ),
+        # 1.2 x 6.6
+        ("open/blip", FOUR_SMALL, Request(), {"options": ON_TWO}, "about 7.9 GiB for each of 2"),
+        # Phi-4 multimodal is listed for speech: the family counts more than the hub's tag
+        ("open/hears-too", BIG, Request(), {"family": "llava"}, ""),
+        ("open/known-own-code", BIG, Request(), {"trust_remote_code": False}, "isn't run"),
+        (
+            "open/own-code",
+            BIG,
+            Request(trust_remote_code=True, notes="read by A at that commit"),
+            {"trust_remote_code": True},
+            "runs code of its own",
+        ),
+        ("shut/gated", BIG, Request(), {"name": "gated"}, ""),
+        ("shut/private", BIG, Request(), {"name": "private"}, ""),
+    ],
+)
+def test_each_family_has_its_backend_dtype_and_pictures(
+    repo: str,
+    host: Host,
+    wanted: Request,
+    fields: dict[str, object],
+    words: str,
+    root: Path,
+    served: Hub,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_member0000000000" if repo.startswith("shut/") else "")
+    proposal = propose(repo, root, host, wanted)
+    assert {name: getattr(proposal.spec, name) for name in fields} == fields
+    assert words in "\n".join(proposal.verdicts)
+
+
+@pytest.mark.parametrize(("repo", "host"), [("open/huge", BIG), ("open/Llava-7B", SMALL)])
+def test_what_is_too_large_or_without_its_engine_is_a_candidate(
+    repo: str, host: Host, root: Path, served: Hub
+) -> None:
+    proposal = propose(repo, root, host)
+    assert proposal.obstacle.startswith("too large for this machine: about")
+    assert proposal.spec.reason == proposal.obstacle
+    assert host.machine.words() in proposal.obstacle and "\n" not in proposal.obstacle
+    changes.write(root, proposal.spec)
     roomy = replace(SMALL, machine=Machine((), 64.0))
-    assert propose("open/qwen", root, roomy, Request(backend="vllm")).obstacle.startswith(
-        "vLLM isn't installed here"
-    )
-
-
-def test_too_large_is_a_candidate(root: Path, served: Hub) -> None:
-    for name, here in (("open/huge", BIG), ("open/Llava-7B", SMALL)):
-        found = propose(name, root, here)
-        assert (
-            found.obstacle.startswith("too large for this machine: about")
-            and found.spec.reason == found.obstacle
-        )
-        assert here.machine.words() in found.obstacle and "\n" not in found.obstacle
-        changes.write(root, found.spec)
+    lacking = propose("open/qwen", root, roomy, Request(backend="vllm")).obstacle
+    assert lacking.startswith("vLLM isn't installed here")
 
 
 #: Repository, token and request of what is refused.
@@ -164,23 +185,6 @@ def test_a_model_that_can_not_be_served_is_refused(
         propose(repo, root, BIG, wanted)
 
 
-def test_access_and_read_code_let_it_in(
-    root: Path, served: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    known = propose("open/known-own-code", root, BIG)
-    assert not known.spec.trust_remote_code and "isn't run" in known.verdicts[0]
-    read = propose(
-        "open/own-code",
-        root,
-        BIG,
-        Request(trust_remote_code=True, notes="read by A at that commit"),
-    )
-    assert read.spec.trust_remote_code and "runs code of its own" in read.verdicts[0]
-    monkeypatch.setenv("HF_TOKEN", "hf_member0000000000")
-    assert propose("shut/gated", root, BIG).spec.name == "gated"
-    assert propose("shut/private", root, BIG).spec.name == "private"
-
-
 def test_without_a_hub_a_known_commit_is_a_candidate(
     root: Path, served: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -219,43 +223,22 @@ def test_parameters_that_the_hub_does_not_count_are_read_from_the_shards(
 
 
 def test_an_entry_of_the_same_repository_keeps_its_settings(root: Path, served: Hub) -> None:
-    (root / "registry/models/paper.yaml").write_text(
-        yaml.safe_dump(
-            {
-                "name": "paper",
-                "title": "Paper's name",
-                "backend": "hf",
-                "repo": "open/Llava-7B",
-                "revision": "unpinned",
-                "state": "candidate",
-                "reason": "x",
-                "batch_size": 3,
-                "dtype": "bfloat16",
-                "options": {"suites": ["people"]},
-            }
-        )
-    )
-    found = propose("open/Llava-7B", root, BIG).spec
-    assert (found.name, found.title, found.backend, found.batch_size) == (
-        "paper",
-        "Paper's name",
-        "hf",
-        3,
-    )
-    assert found.options == {"suites": ["people"]} and entries.COMMIT.fullmatch(found.revision)
+    entry = {"name": "paper", "title": "Paper's name", "backend": "hf", "repo": "open/Llava-7B"}
+    entry |= {"revision": "unpinned", "state": "candidate", "reason": "x", "batch_size": 3}
+    entry |= {"dtype": "bfloat16", "options": {"suites": ["people"]}}
+    put(root, entry, "paper")
+    spec = propose("open/Llava-7B", root, BIG).spec
+    kept = ("name", "title", "backend", "batch_size", "options")
+    assert {name: getattr(spec, name) for name in kept} == {name: entry[name] for name in kept}
+    assert entries.COMMIT.fullmatch(spec.revision)
     on_vllm = propose("open/Llava-7B", root, BIG, Request(backend="vllm")).spec
     assert (on_vllm.name, on_vllm.batch_size) == ("paper", 256), "another engine, its own batches"
-    assert changes.write(root, found).name == "paper.yaml"
-    (root / "registry/models/bad.yaml").write_text("colour: red")
-    assert propose("open/Llava-7B", root, BIG, Request(name="other")).spec.batch_size == 256, (
-        "another name, settings of its own"
-    )
+    assert changes.write(root, spec).name == "paper.yaml"
+    put(root, "colour: red", "bad")
+    other = propose("open/Llava-7B", root, BIG, Request(name="other")).spec
+    assert other.batch_size == 256, "another name, settings of its own"
     alone = propose("open/Llava-7B", root, BIG, Request(), NO_ENTRY).spec
     assert (alone.batch_size, alone.options.get("suites")) == (256, None), "no entry's settings"
-
-
-# ----------------------------------------------------------------------
-# folders
 
 
 def test_folder_in_the_repository(root: Path) -> None:
@@ -363,31 +346,17 @@ def test_a_path_that_looks_like_an_id_is_told_as_both(
         propose("weights/mine", root, BIG)
 
 
-def test_the_hubs_tag_counts_less_than_the_family(root: Path, served: Hub) -> None:
-    """Phi-4 multimodal is listed for speech recognition."""
-    assert propose("open/hears-too", root, BIG).spec.family == "llava"
-
-
 def test_this_transformers_knows_the_paper_s_families() -> None:
-    from sdgbias.engines.hf import loading
+    from sdgbias.engines.hf import load as hf_load
 
     seeing = {"internvl", "llava", "llava_onevision", "qwen2_5_vl", "instructblip", "chameleon"}
-    assert seeing | {"phi4_multimodal", "qwen2_5_omni", "qwen3_omni_moe"} <= loading.known()
-    assert "qwen2_audio" not in loading.known()
-    assert {"gemma", "llama", "qwen2", "qwen3", "gpt2"} <= loading.language()
-    assert not loading.known() & loading.language()
+    assert seeing | {"phi4_multimodal", "qwen2_5_omni", "qwen3_omni_moe"} <= hf_load.known()
+    assert "qwen2_audio" not in hf_load.known()
+    assert {"gemma", "llama", "qwen2", "qwen3", "gpt2"} <= hf_load.language()
+    assert not hf_load.known() & hf_load.language()
 
 
 def test_files_that_matter() -> None:
-    found = hub.ModelFacts(
-        "a/b",
-        "0",
-        files={
-            "README.md": "1",
-            "x.safetensors": "2",
-            "config.json": "3",
-            "image.png": "4",
-            "m.py": "5",
-        },
-    )
-    assert found.that_matter() == {"x.safetensors": "2", "config.json": "3", "m.py": "5"}
+    names = ("README.md", "x.safetensors", "config.json", "image.png", "m.py")
+    facts = hub.ModelFacts("a/b", "0", files=dict.fromkeys(names, "1"))
+    assert list(facts.that_matter()) == ["x.safetensors", "config.json", "m.py"]

@@ -9,23 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sdgbias import store
 from sdgbias.report.build import ReportPages
 from sdgbias.report.pages import examples, question
 from sdgbias.report.pages import questions as questions_page
 from sdgbias.suites import sdg, sdg_tables
 from sdgbias.types import PILLARS, Task, View
-from tests.builders.results import MODELS, publish_fake
+from tests.builders.results import MODELS, altered
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return publish_fake(tmp_path_factory.mktemp("results") / "sdgbias.duckdb")
-
-
-@pytest.fixture(scope="module")
-def shown(results: Path) -> dict[str, Any]:
-    return ReportPages(results).shown
+def shown(fake: Path) -> dict[str, Any]:
+    return ReportPages(fake).shown
 
 
 def questions(shown: dict[str, Any]) -> list[dict[str, Any]]:
@@ -52,8 +46,8 @@ def test_terms_explain_the_answer(shown: dict[str, Any]) -> None:
         assert score == pytest.approx(np.sum(terms, axis=0))
         views = {v["name"]: [p for _, p, _ in v["scores"]] for v in q["views"]}
         assert answer["confidence"] == pytest.approx(max(views["full"]), abs=1e-3)
+        kept += answer["kept"]
         if answer["kept"]:
-            kept += 1
             assert answer["pred"] == full["pred"] and "keeps the answer" in decision["why"]
         else:
             assert "ABC"[int(np.argmax(score))] == answer["pred"]
@@ -62,19 +56,16 @@ def test_terms_explain_the_answer(shown: dict[str, Any]) -> None:
     assert kept > 0
 
 
-def test_pictures_keep_to_their_budget(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pictures_keep_to_their_budget_and_an_unreadable_one_is_left_out(
+    fake: Path, shown: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = questions(shown)[0]["q"]["item"]["image_id"]
+    sql = "UPDATE previews SET png = 'no png'::BLOB WHERE image_id = ?"
     monkeypatch.setattr(examples, "PICTURE_BYTES", 60_000)
-    found = ReportPages(results).shown
+    found = ReportPages(altered(fake, tmp_path, (sql, [image]))).shown
+    assert image in {f["q"]["item"]["image_id"] for f in questions(found)}
+    assert image not in found["pictures"]
     assert 0 < sum(map(len, found["pictures"].values())) < 60_000
-
-
-def test_an_unreadable_picture_is_left_out(tmp_path: Path) -> None:
-    path = publish_fake(tmp_path / "r.duckdb", n=30, n_regression=3)
-    with store.connect(path) as con:
-        con.execute("UPDATE previews SET png = 'no png'::BLOB WHERE image_id = 'image3'")
-    found = ReportPages(path).shown
-    images = {f["q"]["item"]["image_id"] for f in questions(found)}
-    assert "image3" in images and "image3" not in found["pictures"]
 
 
 @pytest.mark.parametrize("task", Task)
@@ -82,14 +73,12 @@ def test_the_prompt_shown_is_the_benchmarks(small_benchmark: Path, task: Task) -
     """Rebuilt from the row that a run stores of a question, letter by letter what was asked."""
     items = sdg.load_items(small_benchmark)[task].head(4)
     cells = sdg.load_prompts(small_benchmark)
-    cards = sdg_tables.item_cards(task, items)
-    views = [view.value for view in View]
     seen = 0
-    for item in cards.to_dict("records"):
-        options = questions_page.option_rows(item)
+    for item in sdg_tables.item_cards(task, items).to_dict("records"):
         mine = cells[(cells["task"] == task.value) & (cells["item_id"] == item["item_id"])]
         for test, asked in mine.groupby("test"):
             context = str(json.loads(item["context"])[test] or "")
+            options, views = questions_page.option_rows(item), [view.value for view in View]
             made = question.prompts(item, task.value, options, context, views)
             text = {view: words for names, words in made for view in names}
             assert text == dict(zip(asked["view"], asked["text"], strict=True))

@@ -5,16 +5,14 @@ from __future__ import annotations
 
 import io
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 from PIL import Image
-from typer.testing import CliRunner
 
-from sdgbias import cli, store
+from sdgbias import store
 from sdgbias.analysis import analyse
 from sdgbias.analysis.rows import AnalysisSettings
 from sdgbias.errors import InputError
@@ -24,7 +22,9 @@ from sdgbias.report.charts import Figure, disparities
 from sdgbias.report.pages import fairness
 from sdgbias.report.reader import Results
 from sdgbias.suites import facet
+from tests.builders.commands import ok
 from tests.builders.people import publish_people
+from tests.builders.results import altered
 
 pytestmark = pytest.mark.slow  # the benchmark behind it is built and gated as any other
 
@@ -71,16 +71,6 @@ def test_people_are_blurred_by_default_and_on_paper(text: str) -> None:
     assert not re.search(r'class="sr uncover"[^>]* checked', text)
 
 
-def altered(results: Path, folder: Path, *statements: str) -> Path:
-    """A copy of the results after these statements."""
-    path = Path(shutil.copy(results, folder / "r.duckdb"))
-    shutil.copytree(results.with_suffix(".runs"), path.with_suffix(".runs"))
-    with store.connect(path, details=()) as con:
-        for statement in statements:
-            con.execute(statement)
-    return path
-
-
 def figures(path: Path) -> dict[str, Figure]:
     with Results(path).reading() as reader:
         runs = fairness.runs_of(reader)
@@ -108,11 +98,9 @@ def test_groups_add_up_to_the_people(results: Path, text: str) -> None:
 
 def test_rates_are_those_of_the_store(results: Path, text: str) -> None:
     rates = {(r["run"]["label"], r["prompt"]): r["cells"] for r in page(results)["rates"]}
-    said = store.query(
-        results,
-        "SELECT how FROM spoken JOIN runs USING (run_id) WHERE model = 'unfair' AND test = 'p1'",
-    )["how"]
-    refused = (said == "refusal").mean()
+    sql = """SELECT avg((how = 'refusal')::INT) AS refused FROM spoken JOIN runs USING (run_id)
+             WHERE model = 'unfair' AND test = 'p1'"""
+    [refused] = store.query(results, sql)["refused"]
     assert rates["unfair (planted)", "p1"]["refusal_rate"]["value"] == pytest.approx(refused)
     assert f">{100 * refused:.1f}\u00a0%<" in text
     assert "false_yes_rate" not in rates["unfair (planted)", "p1"]  # p1 asks about no class
@@ -133,9 +121,8 @@ def test_cells_without_a_value_keep_their_n(results: Path, tmp_path: Path) -> No
     mine = frame[frame["target"] == "nurse"]
     assert set(mine.loc[mine["value"].notna(), "source"]) == {"male − female"}
     void = mine[mine["value"].isna()]
-    assert set(void["source"]) == {"light − dark", "young − old"} and all(
-        said == f"n {n:,}" for said, n in zip(void["said"], void["n"], strict=True)
-    )
+    assert set(void["source"]) == {"light − dark", "young − old"}
+    assert list(void["said"]) == [f"n {n:,}" for n in void["n"]]
     # a class without a single value is no empty row, but named
     key = ["model", "test", "method", "target"]
     assert (frame.groupby(key)["value"].count() > 0).all()
@@ -149,14 +136,10 @@ def test_figures_open_on_a_model_that_was_understood(results: Path, tmp_path: Pa
         return {f.chosen()["model"].iloc[0] for f in drawn.values() if "model" in f.filters}
 
     assert opens(figures(results)) == {"unfair (planted)"}
-    silent = altered(
-        results,
-        tmp_path,
-        f"""UPDATE numbers SET value = NULL, missing_reason = '{facet.NOT_UNDERSTOOD}'
+    silence = f"""UPDATE numbers SET value = NULL, missing_reason = '{facet.NOT_UNDERSTOOD}'
         WHERE run_id IN (SELECT run_id FROM runs WHERE model = 'unfair') AND study = 'headline'
-        AND metric IN ('disparity', 'recall', 'false_yes_rate')""",
-    )
-    shown = figures(silent)
+        AND metric IN ('disparity', 'recall', 'false_yes_rate')"""
+    shown = figures(altered(results, tmp_path, silence))
     assert opens(shown) == {"yes-sayer (planted)"}
     points = shown["fairness-prompts"].frame
     assert set(points["model"]) == {"yes-sayer (planted)"}, "no point where nothing was understood"
@@ -175,31 +158,42 @@ def test_examples_are_chosen_without_the_answers(results: Path) -> None:
 
 
 def test_previews_are_small_few_and_the_same_whatever_the_order() -> None:
-    def jpeg(size: tuple[int, int]) -> tuple[bytes, ...]:
-        buffer = io.BytesIO()
-        Image.new("RGB", size, "white").save(buffer, "JPEG")
-        return (buffer.getvalue(),)
-
-    items = pd.DataFrame(
-        {
-            "image_id": [f"i{k // 2}" for k in range(200)],
-            "class1": ["nurse" if k < 180 else "singer" for k in range(200)],
-        }
-    )
-    images = {f"i{k}": jpeg((900, 400)) for k in range(100)}
+    buffer = io.BytesIO()
+    Image.new("RGB", (900, 400), "white").save(buffer, "JPEG")
+    images = {f"i{k}": (buffer.getvalue(),) for k in range(100)}
+    classes = ["nurse"] * 180 + ["singer"] * 20
+    items = pd.DataFrame({"image_id": [f"i{k // 2}" for k in range(200)], "class1": classes})
     made = facet.previews(items, images)
     assert len(made) == 60 and made["image_id"].is_unique
-    assert {f"i{k}" for k in range(90, 100)} <= set(
-        made["image_id"]
-    )  # all ten singers: classes in turn
+    singers = {f"i{k}" for k in range(90, 100)}
+    assert singers <= set(made["image_id"]), "all ten singers: classes in turn"
     assert Image.open(io.BytesIO(made["png"][0])).size == (320, 142)
     assert facet.previews(items.sample(frac=1, random_state=1), images).equals(made)
 
 
-def test_without_runs_of_the_suite_there_is_no_page(tmp_path: Path) -> None:
-    with store.connect(tmp_path / "empty.duckdb"):
-        pass
-    assert ReportPages(tmp_path / "empty.duckdb").people == []
+def publish_silent(path: Path, n: int = 60) -> None:
+    """A later run of `unfair` on pictures of FACET, none of whose answers was understood."""
+    ids = [f"f{i}" for i in range(n)]
+    pictured = pd.DataFrame({"item_id": range(n), "person_id": ids, "image_id": ids})
+    pictured = pictured.assign(
+        **dict.fromkeys(("class1", "gold"), "nurse"),
+        **dict.fromkeys(("asked", "race"), ""),
+        prompt="p1",
+        negative=False,
+        gender=["male", "female"] * (n // 2),
+        skin="unknown",
+        age="young",
+        split="test",
+        dataset="facet",
+    )
+    said = pd.DataFrame({"item_id": range(n)}).assign(
+        task="direct", test="p1", view="full", text="12.5", label="", how="unparsed"
+    )
+    none = pd.DataFrame(columns=["task", "item_id", "test", "method", "label"])
+    numbers = facet.metric_rows(pictured, facet.predictions(pictured, said, none))
+    run = {"run_id": "unfair-facet", "model": "unfair", "benchmark_id": "f" * 16, "suite": "people"}
+    run |= {"started_at": "2030-01-01", "finished_at": "2030-01-02", "config": {"unanswerable": 7}}
+    store.publish(path, run, {"people": pictured, "spoken": said, "numbers": numbers})
 
 
 def test_each_benchmark_keeps_its_newest_run_and_silence_is_said(
@@ -208,62 +202,13 @@ def test_each_benchmark_keeps_its_newest_run_and_silence_is_said(
     """A later run on FACET hides none on drawn people; a model that says nothing legible is named
     as such."""
     path = altered(results, tmp_path)
-    n = 60
-    pictured = pd.DataFrame(
-        {
-            "item_id": range(n),
-            "person_id": [f"f{i}" for i in range(n)],
-            "image_id": [f"f{i}" for i in range(n)],
-            "prompt": "p1",
-        }
-    )
-    pictured = pictured.assign(
-        class1="nurse",
-        asked="",
-        negative=False,
-        gold="nurse",
-        gender=["male", "female"] * (n // 2),
-        skin="unknown",
-        age="young",
-        race="",
-        split="test",
-        dataset="facet",
-    )
-    said = pd.DataFrame(
-        {
-            "task": "direct",
-            "item_id": range(n),
-            "test": "p1",
-            "view": "full",
-            "text": "12.5",
-            "label": "",
-            "how": "unparsed",
-        }
-    )
-    table = facet.predictions(
-        pictured, said, pd.DataFrame(columns=["task", "item_id", "test", "method", "label"])
-    )
-    run = store.RunRecord(
-        "unfair-facet",
-        "unfair",
-        "f" * 16,
-        "people",
-        started_at="2030-01-01",
-        finished_at="2030-01-02",
-        config={"unanswerable": 7},
-    )
-    store.publish(
-        path,
-        run,
-        {"people": pictured, "spoken": said, "numbers": facet.metric_rows(pictured, table)},
-    )
-    shown = page(path)
+    publish_silent(path)
+    shown, drawn = page(path), figures(path)
     assert [(run["data"], run["label"]) for run in shown["runs"]] == [
         ("FACET", "unfair"),
         ("drawn people", "unfair (planted)"),
         ("drawn people", "yes-sayer (planted)"),
     ]
-    drawn = figures(path)
     assert shown["several"] and all(f.filters[0] == "data" for f in drawn.values())
     assert set(drawn["fairness-gender"].frame["data"]) == {"drawn people"}
     # nothing was understood: 0 would read as fairness
@@ -274,66 +219,46 @@ def test_each_benchmark_keeps_its_newest_run_and_silence_is_said(
     [silent] = shown["silent"]
     assert (silent["label"], silent["data"], silent["n"]) == ("unfair", "FACET", 60)
     assert (silent["prompts"], silent["texts"]) == (["p1"], ["12.5"])
-    printed = (
-        CliRunner()
-        .invoke(cli.app, ["results", "--results", str(path)], catch_exceptions=False)
-        .stdout
-    )
-    assert {tuple(line.split()[:4]) for line in printed.splitlines()} >= {
-        ("unfair", "(planted)", "synthetic", "p1"),
-        ("unfair", "facet", "p1", "no"),
-    }
+    printed = [tuple(line.split()[:4]) for line in ok("results", "--results", path).splitlines()]
+    assert ("unfair", "(planted)", "synthetic", "p1") in printed
+    assert ("unfair", "facet", "p1", "no") in printed
     target = write_report(path, tmp_path / "report")
     text = (target.parent / "fairness.html").read_text(encoding="utf-8")
-    assert (
-        "not one of the 60 free answers of unfair to p1 on FACET names a label, e.g. “12.5”."
-        in text
-    )
+    assert "60 free answers of unfair to p1 on FACET names a label, e.g. “12.5”." in text
     assert "<td>7</td><td>FACET</td>" in text
     assert [card["dataset"] for card in shown["benchmarks"]] == ["FACET", "drawn people"]
 
 
-def test_a_report_without_places_says_so_and_leaves_no_page_of_before(
-    results: Path, tmp_path: Path
-) -> None:
-    for name in ("index.html", "methods.html", "night.html"):
-        (tmp_path / name).write_text("an older report", encoding="utf-8")
-    page = write_report(results, tmp_path)
-    text = page.read_text(encoding="utf-8")
-    assert page == tmp_path / "index.html"
-    assert "no finished run on questions about places" in text
-    assert (
-        not (tmp_path / "methods.html").exists()
-        and not (tmp_path / "night.html").exists()
-        and (tmp_path / "fairness.html").is_file()
-    )
-
-
-def test_what_was_checked_of_the_people_stands_beside_the_report(
+def test_the_report_replaces_an_older_one_and_has_the_quality_page_beside_it(
     results: Path, tmp_path: Path
 ) -> None:
     people, out = tmp_path / "people", tmp_path / "out"
-    people.mkdir()
+    for folder in (people, out):
+        folder.mkdir()
+    for name in ("index.html", "methods.html", "night.html"):
+        (out / name).write_text("an older report", encoding="utf-8")
     (people / "quality.html").write_text("every rule", encoding="utf-8")
     with pytest.raises(InputError, match=r"people/benchmark\.json: no benchmark here"):
         write_report(results, out, [people])
-    (people / "benchmark.json").write_text(
-        '{"benchmark_id": "p", "suite": "people"}', encoding="utf-8"
-    )
-    write_report(results, out, [people])
+    card = '{"benchmark_id": "p", "suite": "people"}'
+    (people / "benchmark.json").write_text(card, encoding="utf-8")
+
+    page = write_report(results, out, [people])
+
+    assert page == out / "index.html"
+    assert "no finished run on questions about places" in page.read_text(encoding="utf-8")
+    assert {p.name for p in out.glob("*.html")} == {
+        *("index.html", "fairness.html"),
+        *("model-unfair.html", "model-yes-sayer.html"),
+    }
     assert (out / "people" / "quality.html").read_text(encoding="utf-8") == "every rule"
     assert '<a href="people/quality.html">' in (out / "fairness.html").read_text(encoding="utf-8")
 
 
 def test_shares_have_the_whole_axis_and_an_interval_at_zero(results: Path, tmp_path: Path) -> None:
-    zero = altered(
-        results, tmp_path, "UPDATE numbers SET value = 0, low = 0, high = 0.015, n = 240"
-    )
-    figure = figures(zero)["fairness-prompts"]
-    assert set(zip(*(figure.frame[c] for c in ("value", "low", "high")), strict=True)) == {
-        (0.0, 0.0, 1.5)
-    }
-    assert [layer["encoding"]["x"]["scale"]["domain"] for layer in figure.spec["layer"]] == [
-        [0, 100],
-        [0, 100],
-    ]
+    zero = "UPDATE numbers SET value = 0, low = 0, high = 0.015, n = 240"
+    figure = figures(altered(results, tmp_path, zero))["fairness-prompts"]
+    bounds = set(zip(*(figure.frame[c] for c in ("value", "low", "high")), strict=True))
+    assert bounds == {(0.0, 0.0, 1.5)}
+    domains = [layer["encoding"]["x"]["scale"]["domain"] for layer in figure.spec["layer"]]
+    assert domains == [[0, 100], [0, 100]]

@@ -4,8 +4,6 @@ that a table marks."""
 from __future__ import annotations
 
 import re
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,57 +16,44 @@ from sdgbias.report.build import write_report
 from sdgbias.report.pages import first_screen
 from sdgbias.report.reader import Cells, Reader, Results
 from sdgbias.types import PILLARS
-from tests.builders.nights import publish_both_suites
-from tests.builders.results import NAMED
+from tests.builders.results import NAMED, altered
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return publish_both_suites(tmp_path_factory.mktemp("r"))
-
-
-@pytest.fixture(scope="module")
-def reader(results: Path) -> Iterator[Reader]:
-    with Results(results).reading() as reader:
-        yield reader
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture
 def table(reader: Reader) -> dict[str, Any]:
     return matrix.matrix(reader)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def found(reader: Reader) -> Cells:
     return Cells(reader, store.latest_runs(reader.results.path))
 
 
-def test_every_bar_has_the_shares_of_the_store(found: Cells, results: Path) -> None:
-    drawn = first_screen.picture(found, [], list(NAMED))
-    sql = """SELECT value FROM metrics WHERE model = ? AND test = ? AND method = ? AND pillar = ?
-             AND indicator = 'all' AND metric = ?"""
+def test_every_bar_has_the_shares_of_the_store(found: Cells, suites: Path) -> None:
+    rows = store.query(
+        suites,
+        """SELECT model, method, pillar, metric, value FROM metrics WHERE task = 'mcq'
+           AND test = if(method = 'q_only', 'T1', 'all') AND indicator = 'all'""",
+    )
+    stored = rows.set_index(["model", "method", "pillar", "metric"])["value"]
     method_of = {name: method for method, name in first_screen.BARS.items()}
-    levels = dict(zip(first_screen.LEVELS.values(), first_screen.LEVELS, strict=True))
+    pillar_of = {title: pillar for pillar, title in first_screen.LEVELS.items()}
     checked = 0
-    for row in drawn["rows"]:
-        for cell in row["cells"]:
-            for bar in cell["bars"]:
-                method = method_of[bar.name]
-                test = "T1" if method == "q_only" else "all"
-                for direction, e in bar.shares.items():
-                    key = [row["model"], test, method, levels[cell["level"]], f"share_{direction}"]
-                    [value] = store.query(results, sql, key)["value"]
-                    assert e.value == value
-                    checked += 1
-                _, start, width = bar.parts[-1]
-                assert start + width == pytest.approx(100)
+    for row in first_screen.picture(found, [], list(NAMED))["rows"]:
+        for level, bar in ((cell["level"], bar) for cell in row["cells"] for bar in cell["bars"]):
+            for way, e in bar.shares.items():
+                key = (row["model"], method_of[bar.name], pillar_of[level], f"share_{way}")
+                assert e.value == stored[key]
+                checked += 1
+            _, start, width = bar.parts[-1]
+            assert start + width == pytest.approx(100)
     assert checked == len(NAMED) * len(first_screen.LEVELS) * 3 * 3
 
 
 def test_right_answers_are_counted_from_the_questions(
-    found: Cells, results: Path, reader: Reader
+    found: Cells, suites: Path, reader: Reader
 ) -> None:
-    items = store.query(results, "FROM items WHERE task = 'mcq' AND split = 'test'")
+    items = store.query(suites, "FROM items WHERE task = 'mcq' AND split = 'test'")
     optimistic = items["gold"] == items["polarity"].map({"higher": "C", "lower": "A"})
     truth = first_screen.right_answers(reader, found)
     assert truth[0].shares["optimistic"].value == pytest.approx(optimistic.mean())
@@ -77,57 +62,46 @@ def test_right_answers_are_counted_from_the_questions(
         assert bar.shares["optimistic"].value == pytest.approx(optimistic[mine].mean())
 
 
-def lean_of(verdict: str, alike: str = "", n: int = 6) -> leans.Lean:
-    return leans.Lean("all", verdict, "", n, "distinct prompt", alike)
-
-
 @pytest.mark.parametrize(
-    ("lean", "text"),
+    ("verdict", "alike", "text"),
     [
-        (lean_of("leans optimistic", "optimistic"), "optimistic"),
-        (lean_of("shows no clear direction"), "no clear lean"),
+        ("leans optimistic", "optimistic", "optimistic"),
+        ("shows no clear direction", "", "no clear lean"),
         (
-            lean_of("shows no clear direction", "optimistic"),
+            "shows no clear direction",
+            "optimistic",
             "all optimistic (6 prompts): could be chance",
         ),
-        (
-            lean_of("5 prompts: too few to say", "pessimistic", 5),
-            "all pessimistic (5 prompts): too few to say",
-        ),
+        ("too few to say", "pessimistic", "all pessimistic (6 prompts): too few to say"),
     ],
 )
 def test_answers_that_are_all_alike_are_not_called_without_direction(
-    lean: leans.Lean, text: str
+    verdict: str, alike: str, text: str
 ) -> None:
+    lean = leans.Lean("all", verdict, "", 6, "distinct prompt", alike)
     assert first_screen._verdict(lean) == text
-
-
-def shares(optimistic: float, low: float, high: float) -> dict[str, Estimate]:
-    rest = (1 - optimistic) / 2
-    return {
-        "pessimistic": Estimate(rest, 98, 0.0, 0.25, 14),
-        "conservative": Estimate(rest, 98, 0.0, 0.25, 14),
-        "optimistic": Estimate(optimistic, 98, low, high, 14),
-    }
 
 
 def test_a_lean_over_all_pillars_is_stated_though_no_single_pillar_can_be_judged(
     found: Cells, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fourteen prompts, all optimistic; three to six of them in each pillar."""
-
-    def bare(_: object, model: str, pillar: str) -> dict[str, Estimate]:
-        whole = shares(1.0, 0.745, 1.0)
-        return (
-            whole
-            if pillar == "all"
-            else {d: Estimate(e.value, 20, 0, 1, 3) for d, e in whole.items()}
-        )
-
-    monkeypatch.setattr(leans, "_bare", bare)
+    rare = Estimate(0.0, 98, 0.0, 0.25, 14)
+    whole = {"pessimistic": rare, "conservative": rare}
+    whole |= {"optimistic": Estimate(1.0, 98, 0.745, 1.0, 14)}
+    part = {d: Estimate(e.value, 20, 0, 1, 3) for d, e in whole.items()}
+    monkeypatch.setattr(leans, "_bare", lambda _, model, pillar: whole if pillar == "all" else part)
     answer = first_screen._leaning([{"model": "tiny-llava"}], found)
     assert answer is not None and answer.lead == "tiny-llava leans optimistic."
     assert "100.0" in answer.numbers and "74.5" in answer.numbers
+
+
+def test_answers_are_about_measured_models(
+    reader: Reader, table: dict[str, Any], found: Cells
+) -> None:
+    leaning, debiasing, *_ = first_screen.answers(reader, table, found, None, [])
+    for answer in (leaning, debiasing):
+        assert "tiny-llava" in answer.text and "qwen2.5-vl-7b" not in answer.text
 
 
 def test_the_gain_of_cade_is_stated_as_its_interval_says(
@@ -155,24 +129,20 @@ def of_people(value: float, low: float, high: float) -> dict[str, Any]:
 
 
 def test_a_difference_at_another_prompt_is_not_denied(
-    table: dict[str, Any], results: Path, tmp_path: Path
+    table: dict[str, Any], suites: Path, tmp_path: Path
 ) -> None:
     rows = [r for r in table["rows"] if r["runs"].get("people")]
     for row in rows:
         for i, column in enumerate(table["columns"]):
             if column.metric == "disparity":
                 row["cells"][i] |= {"mark": "", "sort": 0.01, "row": of_people(0.01, -0.1, 0.1)}
-    path = Path(shutil.copy(results, tmp_path / "r.duckdb"))
-    with store.connect(path, details=()) as con:
-        con.execute("DELETE FROM numbers WHERE metric = 'disparity'")
-        con.execute(
-            """INSERT INTO numbers BY NAME SELECT ? AS run_id, 'headline' AS study, 'choice' AS
-            task, 'p2' AS test, 'full' AS method, '' AS versus, 'skin' AS attribute, 'light' AS
-            "group", 'dark' AS other, 'all' AS indicator, 'classes' AS parameter, 52 AS x,
-            'disparity' AS metric, 0.311 AS "value", 60 AS n, 0.119 AS low, 0.526 AS high,
-            60 AS clusters""",
-            [rows[0]["runs"]["people"]],
-        )
+    insert = """INSERT INTO numbers BY NAME SELECT ? AS run_id, 'headline' AS study, 'choice' AS
+        task, 'p2' AS test, 'full' AS method, '' AS versus, 'skin' AS attribute, 'light' AS
+        "group", 'dark' AS other, 'all' AS indicator, 'classes' AS parameter, 52 AS x,
+        'disparity' AS metric, 0.311 AS "value", 60 AS n, 0.119 AS low, 0.526 AS high,
+        60 AS clusters"""
+    delete = "DELETE FROM numbers WHERE metric = 'disparity'"
+    path = altered(suites, tmp_path, delete, (insert, [rows[0]["runs"]["people"]]))
     with Results(path).reading() as reader:
         answer = first_screen._recognition(reader, table, rows)
     assert answer is not None
@@ -194,22 +164,10 @@ def test_planted_biases_are_compared_with_what_was_planted(table: dict[str, Any]
     assert [ok for ok, _ in checks] == [True, False, True]
 
 
-def test_what_takes_the_findings_back_stands_above_them(results: Path, tmp_path: Path) -> None:
-    own = tmp_path / "r.duckdb"
-    shutil.copytree(results.with_suffix(".runs"), own.with_suffix(".runs"))
-    shutil.copyfile(results, own)
-    with store.connect(own, details=()) as con:
-        con.execute("UPDATE runs SET config = '{\"synthetic\": true}'")
-    text = write_report(own, tmp_path / "out").read_text(encoding="utf-8")
-    places = [
-        text.index(mark)
-        for mark in (
-            "Synthetic places",
-            "Which way do models",
-            "What does CADE",
-            'id="lean"',
-            'id="leaderboard"',
-        )
-    ]
+def test_what_takes_the_findings_back_stands_above_them(suites: Path, tmp_path: Path) -> None:
+    synthetic = altered(suites, tmp_path, "UPDATE runs SET config = '{\"synthetic\": true}'")
+    text = write_report(synthetic, tmp_path / "out").read_text(encoding="utf-8")
+    marks = ("Synthetic places", "Which way do models", "What does CADE")
+    places = [text.index(mark) for mark in (*marks, 'id="lean"', 'id="leaderboard"')]
     assert places == sorted(places)
     assert len(re.findall(r'class="stack"', text)) >= 3 * 4 * len(NAMED)

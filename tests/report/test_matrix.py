@@ -9,30 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from starlette.testclient import TestClient
 
 from sdgbias import store, wording
 from sdgbias.methods.baselines import METHODS
 from sdgbias.report import charts, layout, leaderboard, matrix
 from sdgbias.report.layout import TERMS
 from sdgbias.report.pages import first_screen, models
-from sdgbias.report.reader import Results
-from sdgbias.report.web import app
-from sdgbias.report.web.site import Site
+from sdgbias.report.reader import Reader, Results
 from sdgbias.suites.facet import NOT_UNDERSTOOD
-from tests.builders.nights import publish_both_suites
-from tests.builders.results import NAMED
-
-
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return publish_both_suites(tmp_path_factory.mktemp("models"))
+from tests.builders.results import NAMED, altered
+from tests.builders.web_pages import client_of
 
 
 @pytest.fixture
-def table(results: Path) -> dict[str, Any]:
-    with Results(results).reading() as reader:
-        return matrix.matrix(reader)
+def table(reader: Reader) -> dict[str, Any]:
+    return matrix.matrix(reader)
 
 
 def cell(table: dict[str, Any], model: str, title: str) -> dict[str, Any]:
@@ -43,7 +34,7 @@ def cell(table: dict[str, Any], model: str, title: str) -> dict[str, Any]:
 
 
 def test_every_number_is_that_of_the_store_with_its_interval(
-    results: Path, table: dict[str, Any]
+    suites: Path, table: dict[str, Any]
 ) -> None:
     assert table["groups"] == [("Questions about places", 5), ("Pictures of people", 4)]
     checked = 0
@@ -55,7 +46,7 @@ def test_every_number_is_that_of_the_store_with_its_interval(
             sql = """SELECT value, n, ci_low, ci_high FROM metrics WHERE run_id = ? AND task = ? AND
                      metric = ? AND method = ? AND test = ? AND pillar = ? AND indicator = ?"""
             run = row["runs"][column.suite]
-            value, n, low, high = store.query(results, sql, [run, *column.cell]).iloc[0]
+            value, n, low, high = store.query(suites, sql, [run, *column.cell]).iloc[0]
             assert shown["value"] == wording.amount(value, column.metric, unit=False)
             assert shown["n"] == f"{n:,.0f}" and f"n = {n:,.0f}" in shown["said"]
             if not math.isnan(low):
@@ -64,40 +55,44 @@ def test_every_number_is_that_of_the_store_with_its_interval(
     assert checked > 12
 
 
-def test_planted_models_stand_last_and_absent_numbers_say_why(table: dict[str, Any]) -> None:
+def test_planted_models_stand_last_and_cells_say_what_they_rest_on(table: dict[str, Any]) -> None:
     kinds = [r["provenance"] for r in table["rows"]]
     assert kinds == sorted(kinds) and set(kinds) == {"measured", "planted"}
     assert {r["model"] for r in table["rows"]} == {*NAMED, "unfair"}
-    assert cell(table, "unfair", "Accuracy")["why"] == "not scored"
-    assert cell(table, "tiny-llava", "Recall")["why"] == "not scored"
-    assert cell(table, "unfair", "Light − dark")["why"] == "too few people (n 0)"
-
-
-def test_distinct_prompts_stand_beside_the_shares_without_evidence(table: dict[str, Any]) -> None:
-    assert cell(table, "tiny-llava", "Optimistic")["prompts"] == "3 prompts"
-    assert cell(table, "tiny-llava", "Accuracy")["prompts"] == ""
+    for model, title, name, words in (
+        ("unfair", "Accuracy", "why", "not scored"),
+        ("tiny-llava", "Recall", "why", "not scored"),
+        ("unfair", "Light − dark", "why", "too few people (n 0)"),
+        ("tiny-llava", "Optimistic", "prompts", "3 prompts"),
+        ("tiny-llava", "Accuracy", "prompts", ""),
+        ("unfair", "Male − female", "mark", ""),
+    ):
+        assert cell(table, model, title)[name] == words
     assert table["prompts"] == "3"
 
 
-def test_a_model_that_was_not_understood_has_no_number(tmp_path: Path) -> None:
-    own = publish_both_suites(tmp_path)
-    with store.connect(own, details=()) as con:
-        con.execute(
-            "UPDATE numbers SET value = NULL, missing_reason = ? WHERE metric IN ('disparity',"
-            " 'recall')",
-            [NOT_UNDERSTOOD],
-        )
-    with Results(own).reading() as reader:
+def test_a_difference_is_marked_where_its_interval_excludes_zero(
+    suites: Path, tmp_path: Path
+) -> None:
+    clear = "UPDATE numbers SET low = 0.3, high = 0.7, clusters = 60 WHERE metric = 'disparity'"
+    with Results(altered(suites, tmp_path, clear)).reading() as reader:
+        assert cell(matrix.matrix(reader), "unfair", "Male − female")["mark"] == "apart"
+
+
+def test_a_model_that_was_not_understood_has_no_number(suites: Path, tmp_path: Path) -> None:
+    sql = """UPDATE numbers SET value = NULL, missing_reason = ?
+             WHERE metric IN ('disparity', 'recall')"""
+    with Results(altered(suites, tmp_path, (sql, [NOT_UNDERSTOOD]))).reading() as reader:
         table = matrix.matrix(reader)
         recall = next(c for c in matrix.COLUMNS if c.metric == "recall").cell
         chosen = dict(zip(leaderboard.CHOICES, recall, strict=True))
         numbers = leaderboard.numbers(reader, chosen, None, ["unfair-0"])
         [found] = numbers[numbers["run_id"] == "unfair-0"].to_dict("records")
         page = models.page(reader, "unfair", None)
-    assert cell(table, "unfair", "Recall")["why"] == "no answer understood"
+    shown = cell(table, "unfair", "Recall")
+    assert (shown["why"], shown["sort"]) == ("no answer understood", None)
     assert math.isnan(found["value"]) and found["missing_reason"] == "no answer understood"
     assert page is not None and page["suites"][0]["plots"] == []
-    assert cell(table, "unfair", "Recall")["sort"] is None
 
 
 def at(value: float, low: float | None, high: float | None) -> dict[str, Any]:
@@ -113,9 +108,8 @@ def test_the_highest_is_so_only_beyond_its_interval() -> None:
     assert matrix.reach(top, [top, at(0.8, 0.7, 0.86), at(0.2, 0.1, 0.3)]) == 1
 
 
-def test_a_model_of_one_night_has_no_chart_over_nights(results: Path) -> None:
-    with Results(results).reading() as reader:
-        page = models.page(reader, "tiny-llava", None)
+def test_a_model_of_one_night_has_no_chart_over_nights(reader: Reader) -> None:
+    page = models.page(reader, "tiny-llava", None)
     assert page is not None and page["suites"]
     for suite in page["suites"]:
         assert len(suite["history"]) <= 1 and suite["plots"] == []
@@ -143,27 +137,23 @@ def test_every_method_and_test_is_explained() -> None:
         assert f'<abbr title="{TERMS[name][:5]}' in str(layout.explained(f"about {name} here"))
 
 
-def test_every_number_of_the_leaderboard_has_one_home(results: Path, table: dict[str, Any]) -> None:
+def test_every_number_of_the_leaderboard_has_one_home_and_none_needs_a_mouse(
+    suites: Path, table: dict[str, Any]
+) -> None:
     """Whoever follows a cell finds the same value, interval and n on the page behind it."""
-    client = TestClient(app.create(Site(Results(results))), base_url="http://127.0.0.1:8321")
-    followed = 0
+    client, followed = client_of(suites), 0
     for row in table["rows"]:
+        named = re.compile(rf">{re.escape(row['model'])}( \(planted\))?<")
         for column, shown in zip(table["columns"], row["cells"], strict=True):
             if not shown["value"]:
                 continue
             html = client.get("/numbers", params=shown["address"]).text
             rows = re.findall(r"<tr[^>]*>(.*?)</tr>", html, re.DOTALL)
-            named = re.compile(rf">{re.escape(row['model'])}( \(planted\))?<")
             mine = re.sub(r"<[^>]+>", " ", next(r for r in rows if named.search(r)))
             for part in (shown["value"], shown["ci"].partition(":")[0], shown["n"]):
                 assert part in mine, (row["model"], column.title, part, mine)
             followed += 1
     assert followed > 12
-
-
-def test_no_fact_of_the_leaderboard_needs_a_mouse(results: Path) -> None:
-    client = TestClient(app.create(Site(Results(results))), base_url="http://127.0.0.1:8321")
     html = client.get("/overview").text
     board = html[html.index('id="board"') : html.index("What the columns are")]
-    assert "title=" not in board
-    assert "checked" in html[: html.index('id="board"')]
+    assert "title=" not in board and "checked" in html[: html.index('id="board"')]

@@ -63,18 +63,41 @@ def test_bounds_of_shares_end_at_a_hundred_and_breaches_are_marked() -> None:
     assert "#c2182b" not in calm.svg
 
 
-def test_numbers_are_said_with_their_unit() -> None:
-    assert (
-        wording.amount(0.1234, "accuracy") == "12.3\u00a0%"
-        and wording.amount(-0.012, "accuracy_gain") == "−1.2\u00a0points"
-    )
-    assert (
-        wording.amount(14.2, "mae") == "14.20"
-        and wording.amount(None, "mae") == wording.amount(float("nan"), "recall") == "none"
-    )
-    assert (
-        wording.interval_of({"value": 0.1, "n": 9, "ci_low": -0.01, "ci_high": 0.2}, "disparity")
-        == "−1.0 to +20.0"
-    )
-    assert wording.lasted(7500) == "2\u00a0h 05\u00a0min" and wording.lasted(None) == "unknown"
-    assert layout.url("/x", a="b&c", d="") == "/x?a=b%26c"
+@pytest.mark.parametrize(
+    ("shown", "text"),
+    [
+        (wording.amount(0.1234, "accuracy"), "12.3\u00a0%"),
+        (wording.amount(-0.012, "accuracy_gain"), "−1.2\u00a0points"),
+        (wording.amount(14.2, "mae"), "14.20"),
+        (wording.amount(None, "mae"), "none"),
+        (wording.amount(float("nan"), "recall"), "none"),
+        (wording.number(-1234.56), "−1,234.6"),
+        (wording.number(-0.01, signed=True), "0.0"),
+        (wording.number(float("nan")), "n/a"),
+        (wording.lasted(7500), "2\u00a0h 05\u00a0min"),
+        (wording.lasted(None), "unknown"),
+        (layout.url("/x", a="b&c", d=""), "/x?a=b%26c"),
+    ],
+)
+def test_numbers_are_said_with_their_unit(shown: str, text: str) -> None:
+    assert shown == text
+
+
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        ({"ci_low": 0.4, "ci_high": 0.6}, "40.0–60.0"),
+        ({"clusters": 3}, "no interval: 3 clusters"),
+        ({"clusters": None}, "no interval"),
+    ],
+)
+def test_a_row_without_an_interval_gives_its_number_of_clusters(
+    row: dict[str, float | None], text: str
+) -> None:
+    nothing = {"value": 0.5, "n": 40, "ci_low": float("nan"), "ci_high": float("nan")}
+    assert wording.interval_of(nothing | row, "accuracy") == text
+
+
+def test_an_interval_of_a_difference_has_signs() -> None:
+    row = {"value": 0.1, "n": 9, "ci_low": -0.01, "ci_high": 0.2}
+    assert wording.interval_of(row, "disparity") == "−1.0 to +20.0"

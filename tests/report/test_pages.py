@@ -26,24 +26,10 @@ from sdgbias.report.build import ReportPages, write_report
 from sdgbias.report.charts import draw, marks
 from sdgbias.report.reader import SQL, Results
 from sdgbias.store import database
-from tests.builders.results import NAMED, publish_fake, publish_models
-from tests.builders.studies import analyse_fake
+from tests.builders.results import NAMED, altered, publish_fake, publish_models
 
-RUN = "fake-pessimist-2"
 MODEL_PAGES = ("model-fake-optimist.html", "model-fake-pessimist.html")
 STUDY_PAGES = ("methods.html", "parameters.html", "groups.html", "harm.html")
-
-
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = publish_fake(tmp_path_factory.mktemp("results") / "sdgbias.duckdb")
-    analyse_fake(path, RUN)
-    return path
-
-
-@pytest.fixture(scope="module")
-def folder(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_report(results, tmp_path_factory.mktemp("report")).parent
 
 
 def read(folder: Path, name: str) -> str:
@@ -111,8 +97,8 @@ def test_pages_need_nothing_but_themselves(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_pages_are_the_same_bytes_every_time(results: Path, folder: Path, tmp_path: Path) -> None:
-    write_report(results, tmp_path)
+def test_pages_are_the_same_bytes_every_time(fake: Path, folder: Path, tmp_path: Path) -> None:
+    write_report(fake, tmp_path)
     for path in folder.glob("*.html"):
         assert (tmp_path / path.name).read_bytes() == path.read_bytes()
 
@@ -195,8 +181,8 @@ def test_the_axis_of_a_choice_of_tasks_names_the_quantity_of_the_task(folder: Pa
             assert {"signal": "split(pick_task, ': ')[1]"} in titles, name
 
 
-def test_every_study_has_its_figure(results: Path) -> None:
-    made = ReportPages(results).drawn
+def test_every_study_has_its_figure(fake: Path) -> None:
+    made = ReportPages(fake).drawn
     names = [f.name for group in made.values() for f in group]
     assert len(names) == len(set(names)) == 6 + 6 + 6 + 8 + 2
     for f in (f for group in made.values() for f in group):
@@ -210,31 +196,16 @@ def test_every_study_has_its_figure(results: Path) -> None:
 # ----------------------------------------------------------------------
 
 
-def test_shaped_rows() -> None:
-    frame = pd.DataFrame(
-        {
-            "metric": "accuracy",
-            "value": [0.25, np.nan, 0.5],
-            "n": [8, 3, 1],
-            "ci_low": [0.1, np.nan, np.nan],
-            "ci_high": [0.4, np.nan, np.nan],
-        }
-    )
+def test_rows_are_shaped_and_stacked() -> None:
+    frame = pd.DataFrame({"value": [0.25, np.nan, 0.5], "n": [8, 3, 1]}).assign(metric="accuracy")
+    frame["ci_low"], frame["ci_high"] = [0.1, np.nan, np.nan], [0.4, np.nan, np.nan]
     made = draw.shaped(frame)
-    assert list(made["value"]) == [25.0, 50.0]
-    assert list(made["low"]) == [10.0, None]
-    assert list(made["ci"]) == ["10.0–40.0", "no interval"]
-    assert list(made["n"]) == [8, 1]
-
-
-def test_stacked_parts_follow_each_other() -> None:
-    frame = pd.DataFrame(
-        {"bar": ["x", "x", "y"], "part": ["b", "a", "a"], "value": [70.0, 30.0, 100.0]}
-    )
-    made = draw.stacked(frame, ["bar"], "part", ["a", "b"])
-    assert list(made["start"]) == [30.0, 0.0, 0.0]
-    assert list(made["end"]) == [100.0, 30.0, 100.0]
-    assert list(made["middle"]) == [65.0, 15.0, 50.0]
+    assert (list(made["value"]), list(made["low"])) == ([25.0, 50.0], [10.0, None])
+    assert (list(made["ci"]), list(made["n"])) == (["10.0–40.0", "no interval"], [8, 1])
+    parts = {"bar": ["x", "x", "y"], "part": ["b", "a", "a"], "value": [70.0, 30.0, 100.0]}
+    made = draw.stacked(pd.DataFrame(parts), ["bar"], "part", ["a", "b"])
+    ends = [(30.0, 100.0, 65.0), (0.0, 30.0, 15.0), (0.0, 100.0, 50.0)]
+    assert list(zip(made["start"], made["end"], made["middle"], strict=True)) == ends
 
 
 def test_a_form_leaves_out_what_is_not_given() -> None:
@@ -258,30 +229,15 @@ def test_a_form_leaves_out_what_is_not_given() -> None:
 
 
 def test_named_columns_are_made_of_one_or_several() -> None:
-    frame = pd.DataFrame(
-        {
-            "task": ["mcq", "mcq"],
-            "p": [0.04, np.nan],
-            "attribute": ["urban", "urban"],
-            "group": ["urban", "new"],
-            "method": ["cade", "vdd"],
-        }
-    )
+    columns = {"group": ["urban", "new"], "method": ["cade", "vdd"], "p": [0.04, np.nan]}
+    frame = pd.DataFrame(columns).assign(task="mcq", attribute="urban")
     made = draw.named(frame, "groups-gaps")
     assert list(made["gap"]) == ["urban − rural", "urban new"]
     assert list(made["method"]) == ["CADE", "vdd"]
     assert list(made["task"]) == ["Choice: accuracy"] * 2
     assert list(made["p"]) == ["0.040", ""]
-
-
-def test_kinds_of_methods() -> None:
-    assert [draw.kind_of(m) for m in ("full", "cade", "vdd", "bcl", "always_a")] == [
-        "view",
-        "CADE",
-        "fixed settings",
-        "tuned on val",
-        "control",
-    ]
+    kinds = [draw.kind_of(m) for m in ("full", "cade", "vdd", "bcl", "always_a")]
+    assert kinds == ["view", "CADE", "fixed settings", "tuned on val", "control"]
 
 
 # -- leaderboard
@@ -301,31 +257,27 @@ def compared(path: Path, *, rank_planted: bool = False) -> leaderboard.Board:
 
 
 def test_leaderboard_values_are_those_of_the_store(three: Path) -> None:
-    made = compared(three).places
-    for r in made.to_dict("records"):
-        where = [
-            "all" if r["test"] == "all tests" else r["test"],
-            r["method"].lower(),
-            r["model"].removesuffix(" (planted)"),
-        ]
-        sql = """SELECT value, n, ci_low, ci_high FROM metrics WHERE task = 'mcq' AND metric =
-                 'accuracy' AND pillar = 'all'
-                 AND test = ? AND method = ? AND model = ?"""
-        assert tuple(store.query(three, sql, where).iloc[0]) == pytest.approx(
-            (r["value"], r["n"], r["ci_low"], r["ci_high"])
-        )
+    sql = """SELECT value, n, ci_low, ci_high FROM metrics WHERE task = 'mcq'
+             AND metric = 'accuracy' AND pillar = 'all' AND test = ? AND method = ? AND model = ?"""
+    for r in compared(three).places.to_dict("records"):
+        test = "all" if r["test"] == "all tests" else r["test"]
+        where = [test, r["method"].lower(), r["model"].removesuffix(" (planted)")]
+        shown = (r["value"], r["n"], r["ci_low"], r["ci_high"])
+        assert tuple(store.query(three, sql, where).iloc[0]) == pytest.approx(shown)
 
 
-def test_models_that_lack_an_answer_say_why(tmp_path: Path) -> None:
-    path = publish_models(tmp_path / "r.duckdb")
+def test_models_that_lack_an_answer_say_why(three: Path, tmp_path: Path) -> None:
+    views = '{"spec": {"views": ["q_only", "ctx_q"]}}'
+    path = altered(
+        three,
+        tmp_path,
+        ("UPDATE runs SET config = ? WHERE model = 'tiny-llava'", [views]),
+        "DELETE FROM numbers WHERE method NOT IN ('q_only', 'ctx_q')",
+    )
     with store.connect(path) as con:
-        views = '{"spec": {"views": ["q_only", "ctx_q"]}}'
-        con.execute("UPDATE runs SET config = ? WHERE model = 'tiny-llava'", [views])
-        con.execute("DELETE FROM numbers WHERE method NOT IN ('q_only', 'ctx_q')")
         database.write_reasons(con)
     [said, *_] = compared(path).lacking
-    assert said["what"] == "Full" and said["why"] == "needs pictures"
-    assert said["models"] == "tiny-llava"
+    assert said | {"what": "Full", "why": "needs pictures", "models": "tiny-llava"} == said
 
 
 def test_planted_models_stand_apart_unless_asked(three: Path) -> None:
@@ -342,24 +294,17 @@ def test_planted_models_stand_apart_unless_asked(three: Path) -> None:
 def test_pairs_are_paired_tests_with_holm(three: Path) -> None:
     made = compared(three, rank_planted=True).pairs
     mine = made[(made["test"] == "T1") & (made["method"] == "Full")].set_index(["one", "other"])
-    sql = """SELECT model, p.item_id, i.cluster_id, correct::INT AS hit FROM predictions p JOIN
-             runs USING (run_id)
-             JOIN items i ON i.task = p.task AND i.item_id = p.item_id AND i.benchmark_id =
-             runs.benchmark_id
+    sql = """SELECT model, p.item_id, i.cluster_id, correct::INT AS hit FROM predictions p
+             JOIN runs r USING (run_id) JOIN items i
+             ON (i.task, i.item_id, i.benchmark_id) = (p.task, p.item_id, r.benchmark_id)
              WHERE p.task = 'mcq' AND p.test = 'T1' AND p.method = 'full' AND p.split = 'test'
              ORDER BY p.item_id"""
-    wide = store.query(three, sql).pivot(
-        index=["item_id", "cluster_id"], columns="model", values="hit"
-    )
+    keys = ["item_id", "cluster_id"]
+    wide = store.query(three, sql).pivot(index=keys, columns="model", values="hit").astype(float)
     place = wide.index.get_level_values("cluster_id").to_numpy(dtype=str)
-    names = ["llava-1.5-7b", "tiny-llava", "qwen2.5-vl-7b"]
-    tests = [
-        stats.paired((wide[a] - wide[b]).to_numpy(dtype=float), place, "difference")
-        for a, b in combinations(names, 2)
-    ]
-    for (a, b), test, p in zip(
-        combinations(names, 2), tests, stats.holm([t.p for t in tests]), strict=True
-    ):
+    pairs = list(combinations(["llava-1.5-7b", "tiny-llava", "qwen2.5-vl-7b"], 2))
+    tests = [stats.paired((wide[a] - wide[b]).to_numpy(), place, "difference") for a, b in pairs]
+    for (a, b), test, p in zip(pairs, tests, stats.holm([t.p for t in tests]), strict=True):
         label = {"qwen2.5-vl-7b": "qwen2.5-vl-7b (planted)"}
         r = mine.loc[(label.get(a, a), label.get(b, b))]
         assert r["value"] == pytest.approx(wide[a].mean() - wide[b].mean())
@@ -367,24 +312,13 @@ def test_pairs_are_paired_tests_with_holm(three: Path) -> None:
         assert r["mde"] == pytest.approx(stats.minimum_detectable(test.se, test.df))
 
 
-def test_index_shows_letters_never_ranks(three: Path, tmp_path: Path) -> None:
-    index = write_report(three, tmp_path).read_text(encoding="utf-8")
-    [part] = re.findall(r'<section id="leaderboard".*?</section>', index, re.DOTALL)
-    assert re.search(r'<span class="letters"[^>]*>[ab]+</span>', part)
-    rows = re.findall(r'<th scope="row" data-sort="([^"]+)"', part)
-    assert rows[-1] == "qwen2.5-vl-7b" and set(rows) == set(NAMED)
-    assert "Planted models are made with a known bias" in part
-    assert "compare.html" in part
-    assert "Every pair of models" in read(tmp_path, "compare.html")
-
-
-def test_models_of_different_benchmarks_are_not_compared(tmp_path: Path) -> None:
-    path = publish_models(tmp_path / "r.duckdb")
-    with store.connect(path) as con:
-        con.execute(
-            "INSERT INTO items BY NAME SELECT * REPLACE ('other' AS benchmark_id) FROM items"
-        )
-        con.execute("UPDATE runs SET benchmark_id = 'other' WHERE model = 'tiny-llava'")
+def test_models_of_different_benchmarks_are_not_compared(three: Path, tmp_path: Path) -> None:
+    path = altered(
+        three,
+        tmp_path,
+        "INSERT INTO items BY NAME SELECT * REPLACE ('other' AS benchmark_id) FROM items",
+        "UPDATE runs SET benchmark_id = 'other' WHERE model = 'tiny-llava'",
+    )
     made = compared(path)
     assert made.pairs.empty
     assert set(made.places["benchmark_id"]) == {"0123456789abcdef", "other"}
@@ -394,30 +328,34 @@ def test_models_of_different_benchmarks_are_not_compared(tmp_path: Path) -> None
 # ----------------------------------------------------------------------
 
 
-def test_tables_handed_in_make_a_page(three: Path, tmp_path: Path) -> None:
-    said = Printed(0.3, "0.30*")
-    cells = (
-        Cell(0.412, 956, 0.38, 0.44, said, "measured"),
-        Cell(status="not analysed: sdgbias analyse"),
-    )
-    table = Table(
-        "H",
-        "Table H: <accuracy>",
-        "What it is.",
-        ("model",),
-        (Column("T1"), Column("T2")),
-        (Row(("m",), cells),),
-        ("a footnote",),
-    )
-    write_report(three, tmp_path, tables=[table])
+def test_the_report_of_three_models_has_letters_and_the_tables_handed_in(
+    three: Path, tmp_path: Path
+) -> None:
+    absent = Cell(status="not analysed: sdgbias analyse")
+    cells = (Cell(0.412, 956, 0.38, 0.44, Printed(0.3, "0.30*"), "measured"), absent)
+    columns, rows = (Column("T1"), Column("T2")), (Row(("m",), cells),)
+    what = ("H", "Table H: <accuracy>", "What it is.")
+    table = Table(*what, ("model",), columns, rows, ("a footnote",))
+
+    index = write_report(three, tmp_path, tables=[table]).read_text(encoding="utf-8")
+
+    [part] = re.findall(r'<section id="leaderboard".*?</section>', index, re.DOTALL)
+    assert re.search(r'<span class="letters"[^>]*>[ab]+</span>', part), "letters, never ranks"
+    shown = re.findall(r'<th scope="row" data-sort="([^"]+)"', part)
+    assert shown[-1] == "qwen2.5-vl-7b" and set(shown) == set(NAMED)
+    assert "Planted models are made with a known bias" in part and "compare.html" in part
+    assert "Every pair of models" in read(tmp_path, "compare.html")
     text = read(tmp_path, "tables.html")
-    assert "Table H: &lt;accuracy&gt;" in text
-    assert '0.412<small>0.380–0.440, n 956</small><small class="paper">paper 0.30*</small>' in text
-    assert '<span class="why">not analysed: sdgbias analyse</span>' in text
-    assert "a footnote" in text
-    assert "<script" not in text
+    for words in (
+        "Table H: &lt;accuracy&gt;",
+        '0.412<small>0.380–0.440, n 956</small><small class="paper">paper 0.30*</small>',
+        '<span class="why">not analysed: sdgbias analyse</span>',
+        "a footnote",
+    ):
+        assert words in text
     summary = re.search(r"<details class=\"fold folded\">(.*?)</summary>", text, re.DOTALL)
     assert summary and "1 row by model: 1 number of ours, 1 printed in the paper" in summary[1]
+    assert "<script" not in text
     assert "<details open" not in text, "a page of forty tables is read by its headings"
 
 

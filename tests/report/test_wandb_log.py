@@ -9,6 +9,8 @@ import json
 import os
 import subprocess
 import sys
+from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from sdgbias import store
-from sdgbias.errors import StoreError
-from sdgbias.report.wandb import log
+from sdgbias.errors import StoreError, UsageError
+from sdgbias.report.wandb import log, team_report
 from sdgbias.types import PILLARS
 from tests.builders.nights import STEADY, verdict
 from tests.builders.numbers import disparity, numbers_of
@@ -76,21 +78,14 @@ def second(results: Path, folder: Path, first: tuple[Path, Offline]) -> tuple[Pa
     return written, read(written)
 
 
-def metric(results: Path, **where: str) -> pd.Series:
-    key = {
-        "run_id": RUN,
-        "task": "mcq",
-        "test": "T1",
-        "method": "full",
-        "pillar": "all",
-        "indicator": "all",
-        "metric": "accuracy",
-        **where,
-    }
+def metric(results: Path, **where: str) -> dict[str, float]:
+    """The row of a number, by default the accuracy of Full at T1."""
+    key = {"run_id": RUN, "task": "mcq", "test": "T1", "method": "full", "pillar": "all"}
+    key |= {"indicator": "all", "metric": "accuracy", **where}
     marks = " AND ".join(f"{k} = ?" for k in key)
-    return store.query(
-        results, f"SELECT value, n, ci_low, ci_high FROM metrics WHERE {marks}", list(key.values())
-    ).iloc[0]
+    sql = f"SELECT value, n, ci_low, ci_high FROM metrics WHERE {marks}"
+    row: dict[str, float] = store.query(results, sql, list(key.values())).iloc[0].to_dict()
+    return row
 
 
 def test_a_run_is_one_model_in_one_night_and_offline(
@@ -98,74 +93,46 @@ def test_a_run_is_one_model_in_one_night_and_offline(
 ) -> None:
     written, said = first
     assert written.is_relative_to(folder) and written.name.startswith("offline-run-")
-    assert said.run["id"] == f"{NIGHTS[0]}-{RUN}"
-    assert (said.run["group"], said.run["job_type"], said.run["project"]) == (
-        BENCHMARK,
-        "evaluate",
-        "sdgbias",
-    )
+    shown = {name: said.run[name] for name in ("id", "group", "job_type", "project")}
+    expected = {"id": f"{NIGHTS[0]}-{RUN}", "group": BENCHMARK}
+    assert shown == expected | {"job_type": "evaluate", "project": "sdgbias"}
 
 
 def test_the_config_is_the_record(results: Path, first: tuple[Path, Offline]) -> None:
     config = first[1].config
     record = store.query(results, "FROM runs WHERE run_id = ?", [RUN]).iloc[0]
-    for name in (
-        "run_id",
-        "model",
-        "suite",
-        "benchmark_id",
-        "fingerprint",
-        "revision",
-        "n_scored",
-        "n_failed",
-        "numerics",
-    ):
+    for name in ("run_id", "model", "suite", "benchmark_id", "fingerprint", "revision"):
         assert config[name] == record[name], name
-    assert (config["settings"], config["night"]) == (
-        {"draws": 500, "extra": {"cells": 240, "prompts": 60}},
-        NIGHTS[0],
-    )
-    params = store.query(
-        results, "FROM cade_params WHERE run_id = ? AND task = 'mcq' AND test = 'T3'", [RUN]
-    ).iloc[0]
-    assert config["cade"]["mcq/T3"] == {k: params[k] for k in ("alpha", "lambda_kl", "beta", "tau")}
+    for name in ("n_scored", "n_failed", "numerics"):
+        assert config[name] == record[name], name
+    settings = {"draws": 500, "extra": {"cells": 240, "prompts": 60}}
+    assert (config["settings"], config["night"]) == (settings, NIGHTS[0])
+    sql = """SELECT alpha, lambda_kl, beta, tau FROM cade_params
+             WHERE run_id = ? AND task = 'mcq' AND test = 'T3'"""
+    assert config["cade"]["mcq/T3"] == store.query(results, sql, [RUN]).iloc[0].to_dict()
 
 
-def test_every_figure_of_the_summary_is_the_stores(
-    results: Path, first: tuple[Path, Offline]
-) -> None:
-    summary = first[1].summary
-    for where, name in (
-        (({}), "mcq/T1/full/accuracy"),
-        ({"pillar": PILLARS[0]}, "mcq/T1/full/health-nutrition/accuracy"),
-        (
-            {"test": "all", "method": "cade", "metric": "accuracy_gain"},
-            "mcq/all/cade/accuracy_gain",
-        ),
-    ):
-        row = metric(results, **where)
-        assert [
-            summary[name],
-            summary[f"{name}/n"],
-            summary[f"{name}/ci_low"],
-            summary[f"{name}/ci_high"],
-        ] == pytest.approx(list(row))
-    assert summary["gate/verdict"] == "BREACH" and summary["gate/breach"] == 1
-    assert summary["night/outcome"] == "published"
-
-
-def test_the_history_goes_on_night_by_night(
+def test_every_figure_of_summary_and_history_is_the_stores(
     results: Path, first: tuple[Path, Offline], second: tuple[Path, Offline]
 ) -> None:
+    summary = first[1].summary
+    gain = {"test": "all", "method": "cade", "metric": "accuracy_gain"}
+    for where, name in (
+        ({}, "mcq/T1/full/accuracy"),
+        ({"pillar": PILLARS[0]}, "mcq/T1/full/health-nutrition/accuracy"),
+        (gain, "mcq/all/cade/accuracy_gain"),
+    ):
+        for part, value in metric(results, **where).items():
+            assert summary[name + ("" if part == "value" else f"/{part}")] == pytest.approx(value)
+    assert summary["gate/verdict"] == "BREACH" and summary["gate/breach"] == 1
+    assert summary["night/outcome"] == "published"
+    optimistic = {"test": "all", "method": "q_only", "metric": "share_optimistic"}
+    for history in (first[1].history, second[1].history):
+        accuracy = metric(results, test="all")["value"]
+        assert history["mcq/all/full/accuracy"] == pytest.approx(accuracy)
+        n = history["mcq/all/q_only/share_optimistic/n"]
+        assert n == metric(results, **optimistic)["n"]
     assert second[1].steps[0] - first[1].steps[0] == 24 * 60
-    for _, said in (first, second):
-        assert said.history["mcq/all/full/accuracy"] == pytest.approx(
-            metric(results, test="all")["value"]
-        )
-        assert (
-            said.history["mcq/all/q_only/share_optimistic/n"]
-            == metric(results, test="all", method="q_only", metric="share_optimistic")["n"]
-        )
     assert first[1].history["night/year"] < second[1].history["night/year"]
     assert "gate/verdict" not in second[1].summary, "the gate said nothing about the second night"
 
@@ -183,26 +150,19 @@ def test_tables_hold_the_stores_rows(results: Path, first: tuple[Path, Offline])
 def test_artifacts_are_the_benchmark_the_model_and_the_scores(
     results: Path, folder: Path, first: tuple[Path, Offline]
 ) -> None:
-    found = first[1].artifacts
-    benchmark, model, scores = (
-        found[f"benchmark-{BENCHMARK}"],
-        found["model-fake-pessimist"],
-        found[f"scores-{RUN}"],
-    )
+    names = (f"benchmark-{BENCHMARK}", "model-fake-pessimist", f"scores-{RUN}")
+    benchmark, model, scores = (first[1].artifacts[name] for name in names)
     assert [a["type"] for a in (benchmark, model, scores)] == ["dataset", "model", "scores"]
     assert sorted(scores["aliases"]) == [NIGHTS[0], "latest"]
     assert model["files"]["weights"]["ref"] and not model["files"]["weights"]["size"]
     items = pq.read_table(benchmark["files"]["questions.parquet"]["at"]).to_pandas()
     stored = store.query(results, "FROM items WHERE benchmark_id = ?", [BENCHMARK])
-    assert sorted(items["item_id"]) == sorted(stored["item_id"]) and set(items["gold"]) == set(
-        stored["gold"]
-    )
+    for name in ("item_id", "gold"):
+        assert sorted(items[name]) == sorted(stored[name])
+    sql = "SELECT count(*) AS n FROM scores WHERE run_id = ?"
+    rows = store.query(results, sql, [RUN])["n"][0]
     made = pq.read_table(scores["files"]["scores.parquet"]["at"])
-    assert made.num_rows == scores["metadata"]["files"]["scores"]
-    assert (
-        made.num_rows
-        == store.query(results, "SELECT count(*) AS n FROM scores WHERE run_id = ?", [RUN])["n"][0]
-    )
+    assert made.num_rows == scores["metadata"]["files"]["scores"] == rows
     for entry in (benchmark["files"]["questions.parquet"], scores["files"]["scores.parquet"]):
         path = Path(entry["at"])
         assert path.is_relative_to(folder / "wandb")
@@ -248,25 +208,13 @@ def test_only_sent_runs_are_removed(tmp_path: Path) -> None:
 def test_rows_about_people_stay_at_home(tmp_path: Path) -> None:
     path = tmp_path / "people.duckdb"
     common = {"image_id": "x", "dataset": "d", "gender": "male", "skin": "dark"}
-    people = [{"item_id": i, "person_id": f"p{i}", **common} for i in range(3)]
-    spoken = pd.DataFrame(
-        {"task": "direct", "item_id": [0, 1], "test": "p1", "view": "full", "text": ["yes", "no"]}
-    )
-    record = {
-        "run_id": "f-1",
-        "model": "f",
-        "benchmark_id": "b2",
-        "suite": "people",
-        "finished_at": "2026-11-20T00:00:00",
-        "config": {"seed": 0},
-    }
-    store.publish(
-        path,
-        record,
-        {"people": pd.DataFrame(people), "numbers": disparity(0.1), "spoken": spoken},
-    )
-    written = logged(path, tmp_path / "w", night="", run_ids=["f-1"])
-    said = read(written)
+    people = pd.DataFrame([{"item_id": i, "person_id": f"p{i}", **common} for i in range(3)])
+    spoken = pd.DataFrame({"item_id": [0, 1], "text": ["yes", "no"]})
+    tables = {"people": people, "spoken": spoken.assign(task="direct", test="p1", view="full")}
+    record = {"run_id": "f-1", "model": "f", "benchmark_id": "b2", "suite": "people"}
+    record |= {"finished_at": "2026-11-20T00:00:00"}
+    store.publish(path, record | {"config": {"seed": 0}}, tables | {"numbers": disparity(0.1)})
+    said = read(logged(path, tmp_path / "w", night="", run_ids=["f-1"]))
     assert said.history["direct/p1/full/gender-male-female/all-52/disparity"] == 0.1
     benchmark = said.artifacts["benchmark-b2"]
     assert benchmark["metadata"]["rows"] == 3 and "sha256_of_item_ids" in benchmark["metadata"]
@@ -279,24 +227,18 @@ def test_rows_about_people_stay_at_home(tmp_path: Path) -> None:
 
 
 def test_which_runs_a_night_has(results: Path) -> None:
-    night, rows = log.runs_of(results, None)
-    assert (night, [(r["run_id"], r["outcome"]) for r in rows]) == (
-        NIGHTS[1],
-        [(RUN, "unchanged")],
-    ), "a failed model has no run"
-    assert [r["run_id"] for r in log.runs_of(results, NIGHTS[0])[1]] == [RUN]
-    assert [r["run_id"] for r in log.runs_of(results, None, ["fake-optimist-0"])[1]] == [
-        "fake-optimist-0"
-    ]
-    with pytest.raises(
-        StoreError, match=rf"unknown night '2026-01-01T0000'; valid: {NIGHTS[0]}, {NIGHTS[1]}"
+    def ids(night: str | None, *runs: str) -> list[str]:
+        return [r["run_id"] for r in log.runs_of(results, night, runs)[1]]
+
+    assert log.runs_of(results, None)[0] == NIGHTS[1]
+    assert ids(None) == ids(NIGHTS[0]) == [RUN], "a failed model has no run"
+    assert ids(None, "fake-optimist-0") == ["fake-optimist-0"]
+    for night, wrong, message in (
+        ("2026-01-01T0000", (), f"unknown night '2026-01-01T0000'; valid: {', '.join(NIGHTS)}"),
+        (None, ("x",), "unknown run 'x'; valid: fake-optimist-0, fake-optimist-1, fake-pess"),
     ):
-        log.runs_of(results, "2026-01-01T0000")
-    with pytest.raises(
-        StoreError,
-        match="unknown run 'x'; valid: fake-optimist-0, fake-optimist-1, fake-pessimist-2",
-    ):
-        log.runs_of(results, None, ["x"])
+        with pytest.raises(StoreError, match=message):
+            ids(night, *wrong)
 
 
 def test_a_night_in_which_nobody_answered_has_no_runs(tmp_path: Path) -> None:
@@ -312,24 +254,18 @@ def test_a_broken_wandb_is_a_line(results: Path, tmp_path: Path) -> None:
     code = f"""from pathlib import Path
 from sdgbias.report.wandb import log
 print(log.log_night(Path({str(results)!r}), Path({str(tmp_path / "w")!r}))[0].failed)"""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ
-        | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
-        capture_output=True,
-        text=True,
-        check=True,
+    where = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    run = [sys.executable, "-c", code]
+    assert subprocess.check_output(run, env=os.environ | {"PYTHONPATH": where}, text=True) == (
+        "RuntimeError: broken\n"
     )
-    assert done.stdout.strip() == "RuntimeError: broken"
 
 
 def test_a_folder_that_cannot_be_written_is_a_line(results: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     [one] = log.log_night(results, tmp_path / "file" / "w")
-    assert one.failed == (
-        f"{tmp_path / 'file' / 'w' / log.LOGGED}: can't be written (Not a directory);"
-        " choose another --dir"
-    )
+    path = tmp_path / "file" / "w" / log.LOGGED
+    assert one.failed == f"{path}: can't be written (Not a directory); choose another --dir"
 
 
 def test_the_runs_of_a_night_share_one_helper_and_are_whole_when_it_is_ended(
@@ -338,29 +274,20 @@ def test_the_runs_of_a_night_share_one_helper_and_are_whole_when_it_is_ended(
     """Nights in which nothing changed; one run was removed from the results since, which harms no
     other."""
     path, folder, names = tmp_path / "r.duckdb", tmp_path / "w", ("a-1", "b-1", "gone-1")
-    rows = pd.DataFrame(
-        [("mcq", "all", "full", "all", i, "accuracy", 0.5) for i in ("all", "electricity")],
-        columns=["task", "test", "method", "pillar", "indicator", "metric", "value"],
+    rows = pd.DataFrame({"indicator": ["all", "electricity"]}).assign(
+        task="mcq", test="all", method="full", pillar="all", metric="accuracy", value=0.5
     )
     for name in names[:2]:
-        record = {
-            "run_id": name,
-            "model": name[0],
-            "benchmark_id": "b",
-            "suite": "sdg",
-            "finished_at": "2026-11-20T00:00:00",
-        }
-        store.publish(path, record, {"numbers": numbers_of(rows)})
-    night = [
-        {"night": NIGHTS[1], "model": n[:-2], "suite": "sdg", "run_id": n, "outcome": "unchanged"}
-        for n in names
-    ]
-    store.upsert(path, {"night_outcomes": pd.DataFrame(night)})
+        record = {"run_id": name, "model": name[0], "benchmark_id": "b", "suite": "sdg"}
+        finished = {"finished_at": "2026-11-20T00:00:00"}
+        store.publish(path, record | finished, {"numbers": numbers_of(rows)})
+    night = {"night": NIGHTS[1], "suite": "sdg", "outcome": "unchanged"}
+    outcomes = [night | {"model": n[:-2], "run_id": n} for n in names]
+    store.upsert(path, {"night_outcomes": pd.DataFrame(outcomes)})
     folder.mkdir()
     monkeypatch.setenv("WANDB_CACHE_DIR", str(folder / "cache"))
-    marks = {
-        f"{NIGHTS[0]}-{n}": {"run_id": n, "published": "2026-11-20", "small": False} for n in names
-    }
+    logged_before = {"published": "2026-11-20", "small": False}
+    marks = {f"{NIGHTS[0]}-{n}": logged_before | {"run_id": n} for n in names}
     (folder / log.LOGGED).write_text(json.dumps(marks))
     *made, gone = log.log_night(path, folder)
     assert gone.failed.endswith("unknown run 'gone-1'; valid: a-1, b-1")
@@ -372,3 +299,89 @@ def test_the_runs_of_a_night_share_one_helper_and_are_whole_when_it_is_ended(
     assert len(list(folder.glob("cache/wandb/logs/core-debug-*.log"))) == 1, (
         "one helper process of W&B for all runs"
     )
+
+
+# -- plain values
+# ----------------------------------------------------------------------
+
+
+def test_an_id_is_always_one_that_wandb_takes() -> None:
+    assert log.safe("tiny-llava-0a1b") == "tiny-llava-0a1b"
+    odd = [log.safe(name) for name in ("a/b#c?d%e:f\\g", "a-b#c?d%e:f\\g", "x" * 90, "x" * 91)]
+    assert len(set(odd)) == 4
+    assert all(len(name) <= 64 and not set(name) & set("/\\#?%:") for name in odd)
+
+
+def test_nights_are_steps_in_their_order() -> None:
+    nights = ["2025-12-31T0130", "2026-01-01T0130", "2026-01-01T1330", "2026-10-25T0130"]
+    steps, years = zip(*(log.axis(log.night_time(n, {})) for n in nights), strict=True)
+    assert [b - a for a, b in pairwise(steps)] == [1440, 720, 296 * 1440 + 720]
+    assert list(years) == sorted(years)
+    assert years[1] == pytest.approx(2026 + (1.5 / 24) / 365, abs=1e-6)
+    finished = datetime(2026, 11, 21, 3)
+    assert log.night_time("", {"finished_at": finished}) == finished
+    for wrong in ("last night", "2026-13-41T0130"):
+        with pytest.raises(UsageError, match=r"a night is written like 2026-11-21T0130"):
+            log.night_time(wrong, {})
+
+
+def test_no_secret_and_no_path_of_this_machine_gets_out() -> None:
+    spec = {
+        "repo": "path:/secret/place/weights",
+        "options": {
+            "api_key_env": "OPENAI_API_KEY",
+            "api_key": "abc",
+            "hub_token": "xyz",
+            "base_url": "https://me:correcthorse@host/v1",
+            "headers": ["Bearer sk-0123456789abcdef"],
+            "num_image_tokens": 576,
+        },
+        "notes": "see hf_0123456789abcdef",
+    }
+    record = {
+        "run_id": "r",
+        "night": NIGHTS[0],
+        "config": json.dumps({"draws": 5, "spec": spec, "sdgbias": "0.1.0"}),
+        "finished_at": None,
+        "started_at": datetime(2026, 11, 21, 3),
+        "seconds": float("nan"),
+    }
+    params = pd.DataFrame(columns=["task", "test", "alpha", "lambda_kl", "beta", "tau"])
+    config = log.config(record, params)
+    text = json.dumps(config)
+    for leak in ("/secret/place", 'abc"', "xyz", "correcthorse", "sk-0123", "hf_0123"):
+        assert leak not in text, leak
+    assert config["spec"]["repo"] == "path:.../weights"
+    assert config["spec"]["options"]["api_key_env"] == "OPENAI_API_KEY"
+    assert config["spec"]["options"]["num_image_tokens"] == 576
+    assert (config["started_at"], config["seconds"]) == ("2026-11-21T03:00:00Z", None)
+    assert (config["finished_at"], config["night"]) == (None, NIGHTS[0])
+    assert config["sdgbias_version"] == "0.1.0"
+
+
+def test_the_gates_worst_verdict_stands_for_the_night() -> None:
+    given = ["PASS", "BREACH", "MISSING"]
+    for verdicts, worst in ((given, "BREACH"), (given[::2], "MISSING"), (given[:1], "PASS")):
+        summary = log.gate_summary(pd.Series(verdicts))
+        assert (summary["gate/verdict"], summary["gate/pass"]) == (worst, 1)
+    assert log.gate_summary(pd.Series([], dtype=str)) == {}
+
+
+def test_people_are_told_by_model_and_benchmark(tmp_path: Path) -> None:
+    """As the page about people: a run on a second benchmark doesn't hide the first."""
+    path = tmp_path / "r.duckdb"
+    for run, benchmark, day, value in (
+        ("a-1", "faces", 20, 0.1),
+        ("a-2", "work", 21, 0.2),
+        ("a-3", "work", 22, 0.3),
+        ("b-1", "faces", 19, 0.4),
+    ):
+        record = {"run_id": run, "model": run[0], "benchmark_id": benchmark, "suite": "people"}
+        finished = {"finished_at": f"2026-11-{day}T00:00:00"}
+        store.publish(path, record | finished, {"numbers": disparity(value)})
+    lines = dict(team_report.sections(path))["Pictures of people"].splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines if " p1 " in line]
+    shown = [(row[0], row[4].split(" ")[0]) for row in rows]
+    assert shown == [("a", "+10.0"), ("a", "+30.0"), ("b", "+40.0")]
+    # a file without nights gives a run per model and benchmark
+    assert log.runs_of(path, None) == ("", [{"run_id": run} for run in ("a-1", "a-3", "b-1")])

@@ -5,20 +5,24 @@ from __future__ import annotations
 
 import io
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from shutil import copytree
+from typing import Any
 
 import pandas as pd
 import pytest
+import uvicorn
 from starlette.testclient import TestClient
+from typer.testing import CliRunner
 
 from sdgbias import store
 from sdgbias.benchmark.card.intended_use import intended_use
+from sdgbias.cli import app as command
 from sdgbias.errors import UsageError
 from sdgbias.report import leaderboard
-from sdgbias.report.pages import models
 from sdgbias.report.reader import Results
 from sdgbias.report.web import app
 from sdgbias.report.web.site import Site
@@ -26,7 +30,8 @@ from sdgbias.store import views
 from tests.builders.night_stubs import entry
 from tests.builders.nights import BROKEN, publish_persons
 from tests.builders.nights import name as night_name
-from tests.builders.web_pages import BEFORE, RUN, text
+from tests.builders.results import altered, copied
+from tests.builders.web_pages import BEFORE, RUN, client_of, text
 
 PAGES = (
     "/",
@@ -50,21 +55,13 @@ PAGES = (
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Another process holds the file, as DuckDB says it."""
-    import subprocess
-    import sys
-
-    code = (
-        f"import duckdb, sys; c = duckdb.connect({str(path)!r}); print('held', flush=True);"
-        " sys.stdin.read()"
-    )
-    holder = subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+    hold = f"import duckdb, sys; c = duckdb.connect({str(path)!r}); print('held', flush=True)"
+    pipe = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    code = [sys.executable, "-c", f"{hold}; sys.stdin.read()"]
+    with subprocess.Popen(code, text=True, **pipe) as holder:  # type: ignore[call-overload]
+        assert holder.stdout.readline() == "held\n"
         yield
-    finally:
-        holder.communicate(timeout=600)
+        holder.stdin.close()
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -73,26 +70,18 @@ def test_every_page_is_whole_and_safe(client: TestClient, page: str) -> None:
     assert answer.status_code == 200, text(answer.text)
     html = answer.text
     assert html.count("<h1") == 1 and 'lang="en"' in html and "<title>" in html
-    assert not re.search(r"<script(?! src=)|\sstyle=|\son\w+=|<style", html), (
-        "the policy allows no inline script or style"
-    )
-    assert not re.search(r'(?:src|href|action)="(?:https?:)?//', html), (
-        "a page refers to this server alone"
-    )
-    assert "<b>quarantined" not in html and "</script><b>" not in html, (
-        "text of the results is escaped"
-    )
+    inline = re.search(r"<script(?! src=)|\sstyle=|\son\w+=|<style", html)
+    assert not inline, "the policy allows no inline script or style"
+    foreign = re.search(r'(?:src|href|action)="(?:https?:)?//', html)
+    assert not foreign, "a page refers to this server alone"
+    assert "<b>quarantined" not in html and "</script><b>" not in html
     for header in ("content-security-policy", "x-content-type-options", "referrer-policy"):
         assert header in answer.headers
     assert "unsafe" not in answer.headers["content-security-policy"]
     for table in re.findall(r"<table>.*?</table>", html, re.DOTALL):
-        assert (
-            "<caption>" in table
-            and 'scope="col"' in table
-            and ('<th scope="row"' in table or "colspan" in table)
-        )
-    head = client.head(page)
-    assert head.status_code == 200
+        assert "<caption>" in table and 'scope="col"' in table
+        assert '<th scope="row"' in table or "colspan" in table
+    assert client.head(page).status_code == 200
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
@@ -110,46 +99,28 @@ def test_pages_leave_the_results_as_they_are(client: TestClient, served: Path) -
     assert before == {p: p.read_bytes() for p in sorted(served.parent.rglob("*")) if p.is_file()}
 
 
-def test_leaderboard_shows_what_is_stored(client: TestClient, served: Path) -> None:
-    said = text(client.get("/numbers?metric=accuracy&method=cade&test=T2").text)
-    row = store.query(
-        served,
-        """SELECT "value", ci_low, ci_high, n FROM metrics WHERE run_id = ? AND task = 'mcq'
-           AND metric = 'accuracy' AND method = 'cade'
-           AND test = 'T2' AND pillar = 'all' AND indicator = 'all'""",
-        [RUN],
-    ).iloc[0]
-    assert (
-        f"{100 * row['value']:.1f} %" in said
-        and f"{100 * row['ci_low']:.1f}–{100 * row['ci_high']:.1f}" in said
-        and f"{int(row['n'])}" in said
-    )
-    assert (
-        "The numbers behind the chart (8)" in said
-    )  # 2 models x 4 nights; the failing one has none
-    assert "no change" in said  # fake-pessimist was found unchanged
-    html = client.get("/numbers").text
-    assert html.count('class="mark-line') == 2, "a chart for each model"
-    dots = re.findall(r'layer_2_marks">(.*?)</g>', html)
-    assert sum(part.count("<path") for part in dots) == 2 + 4, "a dot for each scored night"
-
-
-def test_the_numbers_of_every_run_are_found(client: TestClient, served: Path) -> None:
+def test_the_numbers_of_every_run_are_found_and_shown(client: TestClient, served: Path) -> None:
     chosen = {"task": "mcq", "metric": "accuracy", "method": "cade", "test": "T2"}
     chosen |= {"pillar": "all", "indicator": "all"}
     where = " AND ".join(f"{name} = '{value}'" for name, value in chosen.items())
-    stored = store.query(served, f"SELECT run_id, value FROM metrics WHERE {where}")
-    want = dict(zip(stored["run_id"], stored["value"], strict=True))
+    stored = store.query(served, f"FROM metrics WHERE {where}").set_index("run_id")
+    want = stored["value"].to_dict()
     with Results(served).reading() as reader:
         asked = reader.frame("SELECT run_id, finished_at FROM runs ORDER BY finished_at")
         for some, also in ((asked[-2:], []), (asked, []), (asked[:0], list(want))):
-            found = leaderboard.numbers(reader, chosen, some, also)
-            values = dict(zip(found["run_id"], found["value"], strict=True))
-            assert values == {run: want[run] for run in {*some["run_id"], *also} & set(want)}
+            found = leaderboard.numbers(reader, chosen, some, also).set_index("run_id")["value"]
+            assert found.to_dict() == {r: want[r] for r in {*some["run_id"], *also} & set(want)}
     csv = pd.read_csv(io.StringIO(client.get("/numbers.csv?method=cade&test=T2").text))
-    assert len(csv) == 8 and all(
-        row["value"] == pytest.approx(want[row["run_id"]]) for row in csv.to_dict("records")
-    )
+    assert len(csv) == 8 and list(csv["value"]) == pytest.approx([want[r] for r in csv["run_id"]])
+    html = client.get("/numbers?metric=accuracy&method=cade&test=T2").text
+    row, said = stored.loc[RUN], text(html)
+    interval = f"{100 * row['ci_low']:.1f}–{100 * row['ci_high']:.1f}"
+    for part in (f"{100 * row['value']:.1f} %", interval, f"{row['n']:.0f}", "no change"):
+        assert part in said
+    assert "The numbers behind the chart (8)" in said, "2 models x 4 nights; one model has none"
+    assert html.count('class="mark-line') == 2, "a chart for each model"
+    dots = re.findall(r'layer_2_marks">(.*?)</g>', html)
+    assert sum(part.count("<path") for part in dots) == 2 + 4, "a dot for each scored night"
 
 
 def test_a_model_shows_what_its_run_found_as_the_report_does(client: TestClient) -> None:
@@ -162,11 +133,9 @@ def test_a_model_shows_what_its_run_found_as_the_report_does(client: TestClient)
 def test_a_model_page_follows_its_run_and_opens_no_details(
     served: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copytree(served.parent, tmp_path / "r")
-    path = tmp_path / "r" / served.name
-    opened = []
+    path, opened = copied(served, tmp_path / "r.duckdb"), []
     monkeypatch.setattr(views, "show", lambda *given: opened.extend(given[2]))
-    client = TestClient(app.create(Site(Results(path))), base_url="http://localhost")
+    client = client_of(path)
 
     def findings() -> str:
         page = client.get("/models/fake-optimist")
@@ -175,64 +144,50 @@ def test_a_model_page_follows_its_run_and_opens_no_details(
 
     before = findings()
     assert findings() == before and opened == []
-    halved = store.query(
-        path,
-        "SELECT * EXCLUDE (run_id) REPLACE (value / 2 AS value) FROM numbers WHERE run_id = ?",
-        [RUN],
-    )
+    sql = "SELECT * EXCLUDE (run_id) REPLACE (value / 2 AS value) FROM numbers WHERE run_id = ?"
+    halved = store.query(path, sql, [RUN])
     monkeypatch.undo()
     store.replace(path, RUN, {"numbers": halved})
     assert findings() != before
 
 
-def test_a_choice_that_does_not_fit_is_said_and_an_unknown_one_refused(client: TestClient) -> None:
-    assert "Not available together: metric 'accuracy'" in text(
-        client.get("/numbers?task=regression&metric=accuracy").text
-    ).replace("&#39;", "'")
-    for page, said in {
-        "/numbers?metric=nonsense": "unknown metric",
-        "/numbers?suite=nonsense": "unknown suite",
-        "/numbers?nights=0": "nights",
-        "/runs?page=x": "page",
-        "/runs?model=x": "unknown model",
-        "/questions?country=Atlantis": "unknown country",
-        "/questions?test=T9": "unknown test",
-        f"/questions/{RUN}/mcq/1?test=T9": "unknown test",
-        "/questions?outcome=maybe": "unknown outcome",
-        f"/questions/{RUN}/mcq/x": "item_id",
-        f"/compare?a={BEFORE}&b={RUN}&cell=a/b/c": "unknown cell",
-        f"/questions?q={'x' * 101}": "q ",
-    }.items():
-        answer = client.get(page)
-        assert answer.status_code == 400 and said in text(answer.text), (
-            page,
-            answer.status_code,
-            text(answer.text),
-        )
-
-
-def test_an_unknown_name_lists_names_like_it(client: TestClient) -> None:
-    for page, near in {
-        "/models/fake-optimst": "fake-optimist",
-        "/questions?run=fake-optimist-33": RUN,
-        "/nights/2026-11-18T0131": night_name(3),
-        f"/compare?a=fake-optimist-x&b={RUN}": BEFORE,
-    }.items():
-        answer = client.get(page)
-        assert answer.status_code == 404 and near in text(answer.text), page
-    for page in (
-        "/nope",
-        f"/questions/{RUN}/mcq/99999999",
-        f"/questions/{RUN}/nope/1",
-        "/pictures/x/y",
-        "/models/..%2F..%2Fetc",
-    ):
-        answer = client.get(page)
-        assert (
-            answer.status_code == 404
-            and "Traceback" not in answer.text
-            and 'lang="en"' in answer.text
-        ), page
+@pytest.mark.parametrize(
+    ("page", "status", "said"),
+    [
+        ("/numbers?task=regression&metric=accuracy", 200, "Not available together: metric 'acc"),
+        ("/numbers?metric=nonsense", 400, "unknown metric"),
+        ("/numbers?suite=nonsense", 400, "unknown suite"),
+        ("/numbers?nights=0", 400, "nights"),
+        ("/runs?page=x", 400, "page"),
+        ("/runs?model=x", 400, "unknown model"),
+        ("/questions?country=Atlantis", 400, "unknown country"),
+        ("/questions?test=T9", 400, "unknown test"),
+        ("/questions?outcome=maybe", 400, "unknown outcome"),
+        ("/questions?direction=up", 400, "unknown direction"),
+        (f"/questions?q={'x' * 101}", 400, "q "),
+        (f"/questions/{RUN}/mcq/1?test=T9", 400, "unknown test"),
+        (f"/questions/{RUN}/mcq/1?back=/questions?urban=nowhere", 400, "unknown urban"),
+        (f"/questions/{RUN}/mcq/x", 400, "item_id"),
+        (f"/questions/{RUN}/regression/1060?test=T1", 400, "unknown test 'T1'; valid: T2"),
+        (f"/compare?a={BEFORE}&b={RUN}&cell=a/b/c", 400, "unknown cell"),
+        (f"/compare?a={RUN}&b={RUN}", 200, "The same run was chosen twice"),
+        ("/models/fake-optimst", 404, "There is no model 'fake-optimst'."),
+        ("/questions?run=fake-optimist-33", 404, "There is no run 'fake-optimist-33'."),
+        ("/nights/2026-11-18T0131", 404, "There is no night '2026-11-18T0131'."),
+        (f"/compare?a=fake-optimist-x&b={RUN}", 404, "There is no run 'fake-optimist-x'."),
+        ("/nope", 404, ""),
+        (f"/questions/{RUN}/mcq/99999999", 404, ""),
+        (f"/questions/{RUN}/nope/1", 404, ""),
+        ("/pictures/x/y", 404, ""),
+        ("/models/..%2F..%2Fetc", 404, ""),
+    ],
+)
+def test_what_does_not_fit_or_is_unknown_is_said(
+    client: TestClient, page: str, status: int, said: str
+) -> None:
+    answer = client.get(page)
+    assert (answer.status_code, said in text(answer.text)) == (status, True), text(answer.text)
+    assert "Traceback" not in answer.text and 'lang="en"' in answer.text
 
 
 @pytest.mark.parametrize(
@@ -253,134 +208,78 @@ def test_no_text_of_a_visitor_becomes_sql_or_markup(client: TestClient, nasty: s
     assert " 0 questions" in text(client.get("/questions", params={"q": nasty}).text)
 
 
-def test_while_the_file_is_written_old_answers_serve_or_a_page_asks_again(
-    served: Path, tmp_path: Path
-) -> None:
-    copytree(served.parent, tmp_path / "r")
-    path = tmp_path / "r" / served.name
-    held = TestClient(app.create(Site(Results(path, wait=0.1))), base_url="http://localhost")
-    fresh = held.get("/models")
-    of_a_model = text(held.get("/models/fake-optimist").text).split("Read-only")[0]
+def test_while_the_file_is_written_a_page_asks_again(served: Path, tmp_path: Path) -> None:
+    path = copied(served, tmp_path / "r.duckdb")
+    held = client_of(path, wait=0.1)
     with writing(path):
-        assert of_a_model in text(held.get("/models/fake-optimist").text)
-        stale, unknown = held.get("/models"), held.get("/runs")
-        assert stale.status_code == 200
-        assert (
-            unknown.status_code == 503
-            and unknown.headers["retry-after"] == "5"
-            and 'data-retry="5"' in unknown.text
-        )
-        assert (
-            "being written" in text(unknown.text)
-            and "Traceback" not in unknown.text
-            and str(tmp_path) not in unknown.text
-        )
+        answer = held.get("/runs")
+        assert answer.status_code == 503 and answer.headers["retry-after"] == "5"
+        assert 'data-retry="5"' in answer.text and "being written" in text(answer.text)
+        assert "Traceback" not in answer.text and str(tmp_path) not in answer.text
         assert held.get("/health").json()["results"] == "busy"
-        path.touch()
-        stale = held.get("/models")
-        assert stale.status_code == 200 and "This page shows them as of" in text(stale.text)
     assert held.get("/runs").status_code == 200
-    assert (
-        text(held.get("/models").text).split("Read-only")[0]
-        == text(fresh.text).split("Read-only")[0]
-    )
 
 
-def test_a_page_is_made_once_until_an_entry_changes(
-    served: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = []
-    index = models.index
-    monkeypatch.setattr(models, "index", lambda *of: made.append(1) or index(*of))
-    entry(tmp_path, "fake-optimist", state="enabled")
-    site = TestClient(app.create(Site(Results(served), tmp_path)), base_url="http://localhost")
-
-    pages = [site.get("/models").text for _ in range(3)]
-    entry(tmp_path, "fake-optimist", state="candidate", reason="on trial")
-    after = site.get("/models").text
-
-    assert len(set(pages)) == 1 and len(made) == 2
-    assert "badge enabled" in pages[0]
-    assert "badge candidate" in after
+def test_the_states_of_the_registry_are_those_of_now(served: Path, tmp_path: Path) -> None:
+    site = client_of(served, registry=tmp_path)
+    for state in ("enabled", "candidate"):
+        entry(tmp_path, "fake-optimist", state=state, reason="on trial")
+        assert f"badge {state}" in site.get("/models").text
 
 
 def test_a_new_run_is_seen_at_once(served: Path, tmp_path: Path) -> None:
-    copytree(served.parent, tmp_path / "r")
-    path = tmp_path / "r" / served.name
-    client = TestClient(app.create(Site(Results(path))), base_url="http://localhost")
+    path = copied(served, tmp_path / "r.duckdb")
+    client = client_of(path)
     assert "brand-new" not in client.get("/runs").text
-    store.publish(
-        path,
-        store.RunRecord(
-            run_id="brand-new-1",
-            model="brand-new",
-            benchmark_id="b",
-            finished_at="2026-11-20T01:00:00",
-        ),
-        {},
-    )
-    assert (
-        "brand-new-1" in client.get("/runs").text
-        and client.get("/questions?run=brand-new-1").status_code == 200
-    )
+    record = {"run_id": "brand-new-1", "model": "brand-new", "benchmark_id": "b"}
+    store.publish(path, record | {"finished_at": "2026-11-20T01:00:00"}, {})
+    assert "brand-new-1" in client.get("/runs").text
+    assert client.get("/questions?run=brand-new-1").status_code == 200
     said = text(client.get("/models/brand-new").text)
     assert "measured" in said and intended_use()["summary"] in said
 
 
 def test_without_results_pages_say_so(tmp_path: Path) -> None:
-    client = TestClient(
-        app.create(Site(Results(tmp_path / "none.duckdb"))), base_url="http://localhost"
-    )
+    path = tmp_path / "none.duckdb"
+    client = client_of(path)
     answer = client.get("/")
-    assert (
-        answer.status_code == 503
-        and "No results yet" in answer.text
-        and "sdgbias evaluate" in answer.text
-    )
+    assert answer.status_code == 503 and "No results yet" in answer.text
+    assert "sdgbias evaluate" in answer.text
     assert client.get("/health").json()["results"] == "missing"
-    (tmp_path / "none.duckdb").write_text("not a database")
+    path.write_text("not a database")
     answer = client.get("/")
-    assert (
-        answer.status_code == 500
-        and "no DuckDB file" in answer.text
-        and "data-retry" not in answer.text
-    )
-
-
-def test_empty_results_have_pages(tmp_path: Path) -> None:
-    with store.connect(tmp_path / "empty.duckdb"):
+    assert answer.status_code == 500 and "no DuckDB file" in answer.text
+    assert "data-retry" not in answer.text
+    path.unlink()
+    with store.connect(path):
         pass
-    client = TestClient(
-        app.create(Site(Results(tmp_path / "empty.duckdb"))), base_url="http://localhost"
-    )
     for page in ("/", "/nights", "/numbers", "/models", "/questions", "/compare", "/runs"):
         assert client.get(page).status_code == 200, page
     assert "No night has been kept yet" in client.get("/").text
 
 
-def test_only_known_hosts_are_answered(served: Path) -> None:
-    client = TestClient(
-        app.create(Site(Results(served)), app.answers_to("127.0.0.1", ["bias.example.org"])),
-        base_url="http://127.0.0.1",
-    )
-    for host, status in {
-        "127.0.0.1:8321": 200,
-        "localhost": 200,
-        "[::1]:8321": 200,
-        "bias.example.org": 200,
-        "evil.example.org": 400,
-        "127.0.0.1.evil.org": 400,
-    }.items():
-        answer = client.get("/runs", headers={"Host": host})  # kept, once a known host asked
-        assert answer.status_code == status, host
-        assert "content-security-policy" in answer.headers
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:8321", 200),
+        ("localhost", 200),
+        ("[::1]:8321", 200),
+        ("bias.example.org", 200),
+        ("evil.example.org", 400),
+        ("127.0.0.1.evil.org", 400),
+    ],
+)
+def test_only_known_hosts_are_answered(served: Path, host: str, status: int) -> None:
+    hosts = app.answers_to("127.0.0.1", ["bias.example.org"])
+    client = TestClient(app.create(Site(Results(served)), hosts), base_url="http://127.0.0.1")
+    answer = client.get("/runs", headers={"Host": host})
+    assert answer.status_code == status
+    assert "content-security-policy" in answer.headers
+
+
+def test_the_hosts_that_are_answered() -> None:
     assert app.answers_to("10.0.0.7", []) == ["127.0.0.1", "localhost", "[::1]", "10.0.0.7"]
-    for host, allowed in (
-        ("0.0.0.0", []),
-        ("::", []),
-        ("127.0.0.1", ["*"]),
-        ("127.0.0.1", ["http://x"]),
-    ):
+    for host, allowed in (("0.0.0.0", []), ("::", []), ("127.0.0.1", ["*"]), ("::1", ["http://x"])):
         with pytest.raises(UsageError, match="allowed-host"):
             app.answers_to(host, allowed)
 
@@ -388,93 +287,62 @@ def test_only_known_hosts_are_answered(served: Path) -> None:
 def test_options_that_make_no_sense_are_refused_and_another_host_is_warned_of(
     served: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import uvicorn
-    from typer.testing import CliRunner
-
-    from sdgbias.cli import app as command
+    def serve(*options: object) -> Any:
+        return CliRunner().invoke(command, ["serve", "--port", "0", *map(str, options)])
 
     started: list[str] = []
-    monkeypatch.setattr(
-        uvicorn.Server,
-        "run",
-        lambda self, sockets: started.extend(s.close() or "" for s in sockets),
-    )
-    base = ["serve", "--results", str(served), "--port", "0"]
+    close = lambda self, sockets: started.extend(s.close() or "" for s in sockets)  # noqa: E731
+    monkeypatch.setattr(uvicorn.Server, "run", close)
     for more, said in {
         ("--host", "0.0.0.0"): "--allowed-host",
-        ("--report", str(tmp_path / "none")): "no such folder",
+        ("--report", tmp_path / "none"): "no such folder",
         ("--wandb", "javascript:x"): "--wandb",
         ("--host", "203.0.113.1"): "choose another --port",
-        ("--results", str(tmp_path)): "name the results file in it",
+        ("--results", tmp_path): "name the results file in it",
     }.items():
-        done = CliRunner().invoke(command, [*base, *more])
-        assert isinstance(done.exception, UsageError) and said in str(done.exception), (
-            more,
-            done.exception,
-            done.output,
-        )
+        refusal = serve("--results", served, *more).exception
+        assert isinstance(refusal, UsageError) and said in str(refusal)
     assert started == []
-    done = CliRunner().invoke(
-        command, [*base, "--host", "0.0.0.0", "--allowed-host", "bias.example.org"]
-    )
+    opened = ("--host", "0.0.0.0", "--allowed-host", "bias.example.org")
+    done = serve("--results", served, *opened)
     assert done.exit_code == 0 and "there is no login" in done.output and len(started) == 1
-    done = CliRunner().invoke(
-        command, ["serve", "--results", str(tmp_path / "later.duckdb"), "--port", "0"]
-    )
-    assert (
-        "no results at" in done.output
-        and "http://127.0.0.1:" in done.output
-        and "no login" not in done.output
-    )
+    printed = serve("--results", tmp_path / "later.duckdb").output
+    assert "no results at" in printed and "http://127.0.0.1:" in printed
+    assert "no login" not in printed
 
 
 def test_people_have_pages_of_their_own(served: Path, tmp_path: Path) -> None:
-    copytree(served.parent, tmp_path / "r")
-    path = publish_persons(tmp_path / "r" / served.name)
-    client = TestClient(app.create(Site(Results(path))), base_url="http://localhost")
-    said = text(client.get("/numbers?suite=people&metric=disparity").text)
-    assert "+50.0 points" in said and "Disparity, Full, p1, gender:male-female, all-52" in said
-    said = text(client.get("/models/unfair").text)
-    assert (
-        "gender: male minus female" in said
-        and "Recall, direct question" in said
-        and "Signature" not in said
-    )
-    assert " 2 questions" in text(client.get("/questions?run=unfair-0&gender=female").text)
-    assert " 1 question" in text(client.get("/questions?run=unfair-0&outcome=wrong").text)
+    path = publish_persons(copied(served, tmp_path / "r.duckdb"))
+    client = client_of(path)
+    for page, words in {
+        "/numbers?suite=people&metric=disparity": "Disparity, Full, p1, gender:male-female, all-52",
+        "/models/unfair": "gender: male minus female",
+        "/questions?run=unfair-0&gender=female": " 2 questions",
+        "/questions?run=unfair-0&outcome=wrong": " 1 question",
+        "/questions/unfair-0/choice/101": "read as nothing, declined",
+        f"/compare?a=unfair-0&b={RUN}": "One run is of suite people",
+    }.items():
+        assert words in text(client.get(page).text), page
+    model = text(client.get("/models/unfair").text)
+    assert "Recall, direct question" in model and "Signature" not in model
     html = client.get("/questions/unfair-0/choice/101").text
-    assert (
-        "Is there a nurse in the image?" in html
-        and "read as nothing, declined" in text(html)
-        and "help with that &lt;b&gt;" in html
-    )
-    assert "One run is of suite people" in text(client.get(f"/compare?a=unfair-0&b={RUN}").text)
-
-
-def test_a_number_that_no_answer_gave_is_none(served: Path, tmp_path: Path) -> None:
-    copytree(served.parent, tmp_path / "r")
-    path = publish_persons(tmp_path / "r" / served.name)
-    with store.connect(path) as con:
-        con.execute("UPDATE numbers SET value = NULL, low = NULL, high = NULL")
-    client = TestClient(app.create(Site(Results(path))), base_url="http://localhost")
-    said = text(client.get("/numbers?suite=people&metric=disparity").text)
-    assert "none no interval" in " ".join(said.split())
+    assert "Is there a nurse in the image?" in html and "help with that &lt;b&gt;" in html
+    disparity = "/numbers?suite=people&metric=disparity"
+    assert "+50.0 points" in text(client.get(disparity).text)
+    void = altered(path, tmp_path, "UPDATE numbers SET value = NULL, low = NULL, high = NULL")
+    assert "none no interval" in text(client_of(void).get(disparity).text)
 
 
 def test_a_report_is_shown_apart_from_these_pages(served: Path, tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text("<script>1</script>the report")
     (tmp_path.parent / "outside.txt").write_text("secret")
-    client = TestClient(
-        app.create(Site(Results(served), report=tmp_path, wandb="https://wandb.example.org/r")),
-        base_url="http://localhost",
-    )
-    answer = client.get("/report/index.html")
-    assert answer.status_code == 200 and "sandbox" in answer.headers["content-security-policy"]
-    assert (
-        'href="/report/index.html"' in client.get("/").text
-        and 'href="https://wandb.example.org/r"' in client.get("/").text
-    )
-    assert (
-        client.get("/report/../outside.txt").status_code == 404
-        and client.get("/report/%2e%2e/outside.txt").status_code == 404
-    )
+    client = client_of(served, report=tmp_path, wandb="https://wandb.example.org/r")
+    front = client.get("/")
+    assert 'href="/report/index.html"' in front.text
+    assert 'href="https://wandb.example.org/r"' in front.text
+    assert "default-src 'none'" in front.headers["content-security-policy"]
+    for page in ("/report/index.html", "/overview"):
+        policy = client.get(page).headers["content-security-policy"]
+        assert policy.startswith("sandbox") and "allow-same-origin" not in policy
+    for way in ("..", "%2e%2e"):
+        assert client.get(f"/report/{way}/outside.txt").status_code == 404

@@ -16,109 +16,78 @@ from sdgbias.errors import StoreError
 from sdgbias.scoring.cache import SCHEMAS, ScoreCache
 
 
-def batch(*keys: str) -> pd.DataFrame:
-    n = len(keys)
-    return pd.DataFrame(
-        {
-            "key": keys,
-            "candidates": ["AB"] * n,
-            "logits": [np.array([1.0, 2.0], dtype=np.float32)] * n,
-            "mass": np.ones(n, np.float32),
-            "minus_logit": np.full(n, np.nan, np.float32),
-            "top_token": ["B"] * n,
-            "n_tokens": np.ones(n, np.int32),
-            "upper": [None] * n,
-        }
-    )
+@pytest.fixture
+def cache(tmp_path: Path) -> ScoreCache:
+    return ScoreCache(tmp_path, "m", "f")
 
 
-def test_batches_add_up_and_compact(tmp_path: Path) -> None:
-    cache = ScoreCache(tmp_path, "m", "f")
+def batch(*keys: str, upper: object = None) -> pd.DataFrame:
+    row = {"candidates": "AB", "mass": 1.0, "minus_logit": np.nan, "top_token": "B", "n_tokens": 1}
+    rows = [{"key": key, "logits": [1.0, 2.0], "upper": upper, **row} for key in keys]
+    return pd.DataFrame(rows)
+
+
+def test_batches_add_up_and_become_one_shard(cache: ScoreCache) -> None:
     with cache.exclusive():
         cache.append("scores", batch("b", "a"))
         cache.append("scores", batch("c", "a"))
         before = cache.read("scores")
         merged = cache.compact("scores")
     pd.testing.assert_frame_equal(merged, cache.read("scores", timed=True))
+    pd.testing.assert_frame_equal(before, cache.read("scores"))
     assert list(before["key"]) == ["a", "b", "c"]
     assert len(list(cache.folder.glob("scores-*.parquet"))) == 1
-    pd.testing.assert_frame_equal(before, cache.read("scores"))
     assert cache.read("generations").empty
+    assert cache.lacks("scores", pd.Series(["c", "d"])).tolist() == [False, True]
+    assert cache.lengths(pd.Series(["c", "d"])).tolist() == [1, 0]
 
 
-def test_bounds_come_back_as_written_and_stay_through_compaction(tmp_path: Path) -> None:
-    cache = ScoreCache(tmp_path, "m", "f")
-    told = batch("told", "withheld")
-    told["logits"] = [np.array([1.0, 2.0], np.float32), np.array([-np.inf, 2.0], np.float32)]
-    told["upper"] = [None, np.array([-7.5, np.nan], np.float32)]
-    cache.append("scores", told)
-    cache.append("scores", batch("third"))
-    cache.compact("scores")
-    read = cache.read("scores").set_index("key")
-    assert read["upper"].isna().to_dict() == {"third": True, "told": True, "withheld": False}
-    np.testing.assert_array_equal(
-        read.loc["withheld", "upper"], np.array([-7.5, np.nan], np.float32)
-    )
-    assert read.loc["withheld", "logits"].tolist() == [-np.inf, 2.0]
-
-
-def test_a_shard_from_before_there_were_bounds_reads_as_exact(tmp_path: Path) -> None:
-    cache = ScoreCache(tmp_path, "m", "f")
+def test_bounds_stay_and_a_shard_from_before_there_were_any_is_exact(cache: ScoreCache) -> None:
     later = ("upper", "seconds", "run")
-    old = pa.schema([field for field in SCHEMAS["scores"] if field.name not in later])
-    pq.write_table(
-        pa.Table.from_pandas(batch("old").drop(columns="upper"), schema=old),
-        cache.folder / "scores-0.parquet",
-    )
-    cache.append("scores", batch("new").assign(upper=[np.array([np.nan, 3.0], np.float32)]))
+    schema = pa.schema([field for field in SCHEMAS["scores"] if field.name not in later])
+    old = pa.Table.from_pandas(batch("old").drop(columns="upper"), schema=schema)
+    pq.write_table(old, cache.folder / "scores-0.parquet")
+    cache.append("scores", batch("new", upper=[-7.5, np.nan]))
     for _ in range(2):
-        read = cache.read("scores").set_index("key")
+        read = cache.read("scores", timed=True).set_index("key")
         assert read.loc["old", "upper"] is None and read.loc["old", "logits"].tolist() == [1.0, 2.0]
-        assert read.loc["new", "upper"][1] == 3.0
-        assert cache.read("scores", timed=True)["seconds"].isna().all()
+        np.testing.assert_array_equal(read.loc["new", "upper"], np.float32([-7.5, np.nan]))
+        assert read["seconds"].isna().all()
         cache.compact("scores")
     assert not list(cache.folder.glob("*.bad"))
 
 
-def test_an_unreadable_shard_is_set_aside(tmp_path: Path) -> None:
-    cache = ScoreCache(tmp_path, "m", "f")
+def test_half_written_files_are_removed_and_unreadable_shards_set_aside(cache: ScoreCache) -> None:
     cache.append("scores", batch("a"))
-    (cache.folder / "scores-torn.parquet").write_bytes(b"PAR1 half a file")
+    for name in ("scores-0.part", "generations-0.part", "scores-torn.parquet"):
+        (cache.folder / name).write_bytes(b"PAR1 half a file")
+    with cache.exclusive():
+        assert not list(cache.folder.glob("*.part"))
     assert list(cache.read("scores")["key"]) == ["a"]
     assert (cache.folder / "scores-torn.bad").exists()
 
 
-def test_a_second_scorer_is_told(tmp_path: Path) -> None:
-    cache = ScoreCache(tmp_path, "m", "f")
+def test_a_second_scorer_is_refused_until_the_first_one_ends(
+    cache: ScoreCache, tmp_path: Path
+) -> None:
     code = (
         "import sys; from pathlib import Path; from sdgbias.scoring.cache import ScoreCache\nwith"
         f" ScoreCache(Path({str(tmp_path)!r}), 'm', 'f').exclusive():\n    print('held',"
         " flush=True); sys.stdin.read()"
     )
-    holder = subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert holder.stdout is not None
-    assert holder.stdout.readline() == "held\n"
-    with pytest.raises(StoreError, match="another evaluation"), cache.exclusive():
-        pass
-    holder.kill()
-    holder.wait()
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None and other.stdout.readline() == "held\n"
+        with pytest.raises(StoreError, match="another evaluation"), cache.exclusive():
+            pass
+        other.kill()
     with cache.exclusive():
         pass
 
 
-def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="--results"):
         ScoreCache(tmp_path / "file", "m", "f")
-
-
-def test_what_a_killed_scorer_left_half_written_is_removed(tmp_path: Path) -> None:
-    cache = ScoreCache(tmp_path, "m", "f")
-    cache.append("scores", batch("a"))
-    for name in ("scores-0.part", "generations-0.part"):
-        (cache.folder / name).write_bytes(b"PAR1 half a file")
-    with cache.exclusive():
-        assert sorted(p.suffix for p in cache.folder.iterdir() if p.name != ".lock") == [".parquet"]
-    assert list(cache.read("scores")["key"]) == ["a"]

@@ -17,6 +17,7 @@ from sdgbias.errors import EngineDied, InfrastructureError
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.scoring.evaluate import evaluate
 from sdgbias.scoring.plan import make_plan
+from sdgbias.scoring.session import Outcome
 from sdgbias.suites.suite import EvalSettings
 from sdgbias.types import Generated, Prompt
 from tests.builders.planted_people import planted
@@ -53,51 +54,48 @@ def people(tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelSpec, Path, P
 
 
 @pytest.fixture
-def poison(
-    people: tuple[ModelSpec, Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., list[int]]:
-    """Makes rows of the plan deadly; returns the sizes of the batches that ended the engine."""
-    _, benchmark, _ = people
+def evaluate_with(
+    people: tuple[ModelSpec, Path, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Callable[..., Outcome]:
+    """Evaluates the model in batches of 8, whose engine some rows of the plan end."""
+    spec, benchmark, _ = people
     plan = make_plan(suites.of(benchmark).cells(benchmark, EvalSettings()), "f").distinct
     monkeypatch.setattr("sdgbias.scoring.evaluate.load", Mortal)
 
-    def deadly(*rows: int) -> list[int]:
+    def evaluated(*rows: int) -> Outcome:
         named = [(str(plan.image_id[row]), str(plan.text[row])) for row in rows]
         monkeypatch.setattr(Mortal, "poison", named)
         monkeypatch.setattr(Mortal, "asked", [])
-        return Mortal.asked
+        eight = replace(spec, batch_size=8)
+        return evaluate(eight, tmp_path, benchmark, tmp_path / "r.duckdb")
 
-    return deadly
+    return evaluated
 
 
 def test_prompts_that_end_their_engine_twice_are_failures_and_the_others_are_scored(
     people: tuple[ModelSpec, Path, Path],
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
-    poison: Callable[..., list[int]],
+    evaluate_with: Callable[..., Outcome],
 ) -> None:
-    spec, benchmark, whole = people
-    spec, asked = replace(spec, batch_size=8), poison(70, 71)
-    results = tmp_path / "r.duckdb"
-    done = evaluate(spec, tmp_path, benchmark, results)
+    done = evaluate_with(70, 71)
     assert (done.scored, done.failed) == (done.planned - 2, 2)
-    assert len(asked) == 3 and asked[1:] == [1, 1], "with their neighbours, then alone"
-    failures = store.query(results, "SELECT key, kind, message FROM failures")
+    assert len(Mortal.asked) == 3 and Mortal.asked[1:] == [1, 1], "with neighbours, then alone"
+    failures = store.query(tmp_path / "r.duckdb", "SELECT key, kind, message FROM failures")
     assert failures["kind"].tolist() == ["EngineDied"] * 2
     assert failures["message"].str.contains("twice").all()
     assert capfd.readouterr().err.count("exit code 41") == 3
-    wanted = cached(whole, spec.name)["generations"]
-    kept = wanted[~wanted["key"].isin(failures["key"])].reset_index(drop=True)
-    untimed = [name for name in kept if name not in ("seconds", "run")]
-    found = cached(results, spec.name)["generations"]
-    pd.testing.assert_frame_equal(found[untimed], kept[untimed])
+    whole, torn = (
+        cached(path, "planted")["generations"].drop(columns=["seconds", "run"], errors="ignore")
+        for path in (people[2], tmp_path / "r.duckdb")
+    )
+    kept = whole[~whole["key"].isin(failures["key"])].reset_index(drop=True)
+    pd.testing.assert_frame_equal(torn, kept)
 
 
 def test_an_engine_that_keeps_ending_ends_the_run_with_what_is_finished_kept(
-    people: tuple[ModelSpec, Path, Path], tmp_path: Path, poison: Callable[..., list[int]]
+    tmp_path: Path, evaluate_with: Callable[..., Outcome]
 ) -> None:
-    spec, benchmark, _ = people
-    poison(20, 40, 60)
     with pytest.raises(InfrastructureError, match="ended 5 times, the last one: .* exit code 41"):
-        evaluate(replace(spec, batch_size=8), tmp_path, benchmark, tmp_path / "r.duckdb")
-    assert len(cached(tmp_path / "r.duckdb", spec.name)["generations"]) >= 38
+        evaluate_with(20, 40, 60)
+    assert len(cached(tmp_path / "r.duckdb", "planted")["generations"]) >= 38

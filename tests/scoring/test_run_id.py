@@ -49,10 +49,6 @@ def of(spec: ModelSpec, **settings: Any) -> str:
     return run_id(spec, Path(), "b1", SUITE, EvalSettings(**settings))
 
 
-def test_equal_inputs_give_an_equal_id(spec: ModelSpec) -> None:
-    assert of(spec) == of(spec) and of(spec).startswith("m-")
-
-
 def test_each_setting_of_an_evaluation_makes_another_run(spec: ModelSpec) -> None:
     settings: list[dict[str, Any]] = [
         {},
@@ -63,60 +59,48 @@ def test_each_setting_of_an_evaluation_makes_another_run(spec: ModelSpec) -> Non
         {"passes": ("paraphrases",)},
         {"search": "exact"},
     ]
-    assert len({of(spec, **one) for one in settings}) == len(settings)
+    ids = {of(spec, **one) for one in settings}
+    assert len(ids) == len(settings) and of(spec) in ids and of(spec).startswith("m-")
     identities = [SUITE.identity(EvalSettings(**one)) for one in settings]
     assert json.loads(json.dumps(identities)) == identities, "an id is made of JSON values"
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"dtype": "bfloat16"},
-        {"trust_remote_code": True},
-        {"backend": "vit-zero-shot"},
-        {"views": IMAGE_FREE},
-        {"max_new_tokens": {"mcq": 32}},
-        {"options": {"processor": {"max_pixels": 1}}},
-        {"options": {"template": {"system": "Be brief."}}},
-    ],
-    ids=lambda changed: next(iter(changed)),
-)
-def test_what_a_score_depends_on_makes_another_run(spec: ModelSpec, changed: Any) -> None:
-    assert of(replace(spec, **changed)) != of(spec)
+PLACED = {"options": {"gpu": "h100", "chunk_timeout": 5, "suites": [SDG]}}
+ANOTHER: list[dict[str, Any]] = [
+    {"dtype": "bfloat16"},
+    {"trust_remote_code": True},
+    {"backend": "vit-zero-shot"},
+    {"views": IMAGE_FREE},
+    {"max_new_tokens": {"mcq": 32}},
+    {"options": {"processor": {"max_pixels": 1}}},
+    {"options": {"template": {"system": "Be brief."}}},
+]
+EQUAL = [{"title": "x"}, {"state": "retired"}, {"reason": "x"}, {"notes": "x"}, {"licence": "x"}]
 
 
 @pytest.mark.parametrize(
-    "changed",
+    ("changed", "another"),
     [
-        {"title": "Another"},
-        {"state": "retired"},
-        {"reason": "x"},
-        {"notes": "x"},
-        {"batch_size": 3},
-        {"licence": "x"},
-        {"options": {"gpu": "h100", "chunk_timeout": 5, "suites": [SDG]}},
+        *((one, True) for one in ANOTHER),
+        *((one, False) for one in (*EQUAL, PLACED, {"batch_size": 3})),
     ],
-    ids=lambda changed: next(iter(changed)),
 )
-def test_what_no_score_depends_on_leaves_the_run(spec: ModelSpec, changed: Any) -> None:
-    assert of(replace(spec, **changed)) == of(spec)
+def test_what_a_score_depends_on_makes_another_run_and_nothing_else_does(
+    spec: ModelSpec, changed: Any, another: bool
+) -> None:
+    assert (of(replace(spec, **changed)) != of(spec)) is another
 
 
-@pytest.mark.parametrize("library", ["torch", "transformers", "pillow"])
-def test_another_version_of_a_library_makes_another_run(
+@pytest.mark.parametrize("library", ["torch", "transformers", "pillow", "the engine"])
+def test_another_version_makes_another_run(
     spec: ModelSpec, monkeypatch: pytest.MonkeyPatch, library: str
 ) -> None:
-    before, whole = of(spec), of_runs._versions(None)
-    assert whole[library][0].isdigit() and "+" not in whole[library]
-    monkeypatch.setattr(of_runs, "_versions", lambda python: whole | {library: "99"})
-    assert of(spec) != before
-
-
-def test_another_version_of_the_engine_makes_another_run(
-    spec: ModelSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = of(spec)
-    monkeypatch.setitem(fingerprint.VERSIONS, "hf", "hf-next")
+    before, versions = of(spec), of_runs._versions(None)
+    if library == "the engine":
+        monkeypatch.setitem(fingerprint.VERSIONS, "hf", "hf-next")
+    else:
+        assert versions[library][0].isdigit() and "+" not in versions[library]
+        monkeypatch.setattr(of_runs, "_versions", lambda python: versions | {library: "99"})
     assert of(spec) != before
 
 
@@ -156,12 +140,12 @@ def test_a_version_or_constant_of_a_suite_makes_other_runs_of_that_suite(
     assert {name for name in before if before[name] != after[name]} == others
 
 
-def test_settings_count_for_the_suites_that_hang_on_them(spec: ModelSpec) -> None:
-    def of_people(**settings: Any) -> str:
-        return run_id(spec, Path(), "b1", SUITES[FACET], EvalSettings(**settings))
-
-    assert of_people(seed=1) != of_people()
-    assert of_people(draws=5) == of_people(passes=("table_j",)) == of_people()
+def test_settings_count_for_the_suites_that_depend_on_them(spec: ModelSpec) -> None:
+    settings: list[dict[str, Any]] = [{}, {"draws": 5}, {"passes": ("table_j",)}, {"seed": 1}]
+    default, draws, passes, seed = (
+        run_id(spec, Path(), "b1", SUITES[FACET], EvalSettings(**one)) for one in settings
+    )
+    assert draws == passes == default != seed
 
 
 def test_the_port_of_an_endpoint_on_this_machine_makes_no_other_run() -> None:
@@ -176,35 +160,29 @@ def test_the_port_of_an_endpoint_on_this_machine_makes_no_other_run() -> None:
     assert len({at("http://127.0.0.1:1/v1"), *elsewhere}) == 4
 
 
-# ----------------------------------------------------------------------
-# the digest of a folder
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_every_file_of_the_weights_counts_also_in_subfolders(
-    spec: ModelSpec, folder: Path, name: str
+def test_every_file_of_the_weights_counts_also_in_subfolders_and_no_other(
+    spec: ModelSpec, folder: Path
 ) -> None:
     before = of(spec)
-    (folder / name).write_text("2")
-    assert of(spec) != before
-    (folder / name).write_text("1")
+    for name in FILES:
+        (folder / name).write_text("2")
+        assert of(spec) != before, name
+        (folder / name).write_text("1")
+    for name in ("notes.md", ".cache/download.json", "checkpoint.bin"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("not read by an engine")
     assert of(spec) == before
 
 
-@pytest.mark.parametrize("name", ["notes.md", ".cache/download.json", "checkpoint.bin"])
-def test_no_other_file_counts(spec: ModelSpec, folder: Path, name: str) -> None:
-    before = of(spec)
-    (folder / name).parent.mkdir(exist_ok=True)
-    (folder / name).write_text("not read by an engine")
-    assert of(spec) == before
-
-
-def test_unchanged_files_are_read_once(
+def test_files_are_read_once_unless_they_were_just_written(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The time of a file that was just written may not show its next change."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(weights, "_RACE", -1.0)
     first = weights.folder_digest(folder)
+    assert not (tmp_path / "cache").exists()
+    monkeypatch.setattr(weights, "_RACE", -1.0)
+    assert weights.folder_digest(folder) == first
     with monkeypatch.context() as patch:
         patch.setattr(weights, "_digest", lambda *_: pytest.fail("read again"))
         assert weights.folder_digest(folder) == first
@@ -213,15 +191,6 @@ def test_unchanged_files_are_read_once(
     assert weights.folder_digest(folder) == first, "a torn file of the cache is made anew"
     os.utime(folder / "config.json", ns=(1, time.time_ns()))
     assert weights.folder_digest(folder) == first
-
-
-def test_a_file_that_was_just_written_is_read_again(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its time may not tell the next change."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    weights.folder_digest(folder)
-    assert not (tmp_path / "cache").exists()
 
 
 def test_other_weights_than_the_registered_ones_are_refused(spec: ModelSpec, folder: Path) -> None:

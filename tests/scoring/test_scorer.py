@@ -78,18 +78,17 @@ def test_the_next_chunks_are_named_while_one_is_scored_and_again_when_chunks_shr
     assert [text for chunk in names[-3:] for text in chunk] == TEXTS[-sum(sizes[-3:]) :]
 
 
-def test_one_bad_prompt_stops_nobody(tmp_path: Path) -> None:
+def test_a_prompt_that_fails_alone_or_has_no_number_is_a_failure_and_stops_nobody(
+    tmp_path: Path,
+) -> None:
     engine = Engine(bad=["text 07"])
-    scorer, scores = run(tmp_path, engine, TEXTS)
+    scorer, scores = run(tmp_path, engine, [*TEXTS, "nan here"])
     assert len(scores) == 39
-    ((key, kind, message),) = scorer.failures
-    assert kind == "ValueError" and "text 07" in message and key not in set(scores["key"])
+    failures = {kind: (key, message) for key, kind, message in scorer.failures}
+    assert set(failures) == {"ValueError", "NonFiniteLogits"}
+    key, message = failures["ValueError"]
+    assert "text 07" in message and key not in set(scores["key"])
     assert len(engine.sizes) <= 3 + 2 * 4  # halving: two calls for each of the four levels below 16
-
-
-def test_a_score_that_is_no_number_is_a_failure_and_no_score(tmp_path: Path) -> None:
-    scorer, scores = run(tmp_path, Engine(), [*TEXTS, "nan here"])
-    assert len(scores) == 40 and [kind for _, kind, _ in scorer.failures] == ["NonFiniteLogits"]
 
 
 def test_one_thread_watches_all_chunks_and_one_reads_them(tmp_path: Path) -> None:
@@ -162,24 +161,23 @@ def test_a_withheld_score_is_kept_with_its_bound_and_without_one_it_is_a_failure
     np.testing.assert_array_equal(known[(8.0, -np.inf)], np.array([np.nan, -4.0], dtype=np.float32))
 
 
-def test_a_model_that_can_score_nothing_is_told_at_once(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="at text"):
-        run(tmp_path, Engine(bad=TEXTS, error=ModelError), TEXTS)
+@pytest.mark.parametrize(
+    ("bad", "error"), [(TEXTS, ModelError), (["text 03"], InputError)], ids=["model", "pictures"]
+)
+def test_a_model_that_scores_nothing_and_damaged_pictures_end_the_run(
+    bad: list[str], error: type[Exception], tmp_path: Path
+) -> None:
+    with pytest.raises(error, match="at text"):
+        run(tmp_path, Engine(bad=bad, error=error), TEXTS)
 
 
-def test_a_prompt_that_the_model_refuses_doesnt_stop_a_run_that_has_scored_others_before(
+def test_a_prompt_that_a_model_refuses_ends_no_run_that_has_scored_others_before(
     tmp_path: Path,
 ) -> None:
     run(tmp_path, Engine(), TEXTS)
-    scorer, scores = run(
-        tmp_path, Engine(bad=["too much"], error=ModelError), ["too much"]
-    )  # all that is left
+    refuses = Engine(bad=["too much"], error=ModelError)
+    scorer, scores = run(tmp_path, refuses, ["too much"])
     assert len(scores) == 40 and [kind for _, kind, _ in scorer.failures] == ["ModelError"]
-
-
-def test_a_damaged_picture_store_stops_the_run(tmp_path: Path) -> None:
-    with pytest.raises(InputError):
-        run(tmp_path, Engine(bad=["text 03"], error=InputError), TEXTS)
 
 
 HANGS = textwrap.dedent("""

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from sdgbias.engines import load
-from sdgbias.progress import Progress
+from sdgbias.progress import Progress, silent
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.scoring import scorer as scorer_module
 from sdgbias.scoring.cache import ScoreCache
@@ -25,7 +25,7 @@ from tests.scoring.test_scorer import SPEC, plan
 
 PLANTED = ModelSpec("planted", "planted", "planted", "planted:optimist", "1", "enabled")
 #: With an answer after each forced digit.
-FORCED = EvalSettings(mode="continue")
+FORCED = EvalSettings(mode="continue", draws=50)
 
 
 def cache_rows(seconds: dict[str, float], run: str, tokens: int = 10) -> pd.DataFrame:
@@ -71,28 +71,18 @@ def test_what_the_cache_gave_costs_this_run_nothing_and_is_counted() -> None:
     assert (t["prompts"], t["cached"], t["untimed"]) == (3, 1, 1)
 
 
-def test_a_batch_is_divided_by_tokens(tmp_path: Path) -> None:
+def test_a_batch_is_divided_by_tokens_also_by_a_later_start(tmp_path: Path) -> None:
     cache = ScoreCache(tmp_path, "m", "f")
-    scorer = Scorer(Engine(), cache, {}, SPEC)
     rows = plan(["x" * 10, "x" * 30]).assign(run="mine")
-    nothing = lambda what, done, total: None  # noqa: E731
-    scorer.score(rows, nothing)
-    asked = rows.assign(forced="", limit=8)
-    scorer.generate(asked, nothing)
-    Scorer(Engine(), cache, {}, SPEC).generate(  # a later start has the lengths from the cache
-        asked.assign(limit=9), nothing
-    )
+    Scorer(Engine(), cache, {}, SPEC).score(rows, silent)
+    answers = rows.assign(forced="", limit=8)
+    Scorer(Engine(), cache, {}, SPEC).generate(answers, silent)
     lengths = cache.read("scores").set_index("key")["n_tokens"]
-    cache.compact("scores")
-    found = [
-        cache.read("scores", timed=True),
-        *(g for _, g in cache.read("generations", timed=True).groupby("limit")),
-    ]
-    assert len(found) == 3
-    for one in found:
-        assert set(one["run"]) == {"mine"}
-        rate = one["seconds"].to_numpy() / lengths[one["key"]].to_numpy()
+    for kind in ("scores", "generations"):
+        timed = cache.read(kind, timed=True)
+        rate = timed["seconds"].to_numpy() / lengths[timed["key"]].to_numpy()
         assert rate[0] == pytest.approx(rate[1], rel=1e-5) and rate[0] > 0
+        assert set(timed["run"]) == {"mine"}
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +94,7 @@ def starts(small_benchmark: Path, tmp_path_factory: pytest.TempPathFactory) -> l
         if done * 2 > total:
             raise KeyboardInterrupt
 
-    def start(run: str, progress: Progress = lambda what, done, total: None) -> Scoring:
+    def start(run: str, progress: Progress = silent) -> Scoring:
         engine = load(PLANTED, small_benchmark)
         return score_model(
             engine, Evaluation(PLANTED, small_benchmark, path, FORCED, run), progress
@@ -115,26 +105,21 @@ def starts(small_benchmark: Path, tmp_path_factory: pytest.TempPathFactory) -> l
     return [start("first"), start("second")]
 
 
-def test_a_run_that_was_interrupted_has_the_time_of_both_starts(starts: list[Scoring]) -> None:
-    first = starts[0]
-    assert first.outcome("").cached > 0, "the first start's prompts are found by the second"
-    t = first.times
-    assert not t["cached"].any() and not t["untimed"].any() and (t["seconds"] > 0).all()
-    assert set(t["phase"]) == {"score", "decode", "force"}
-    assert (t["seconds"] == t["seconds_measured"]).all()
-    of_score = t[t["phase"] == "score"].set_index(["task", "view"])
-    full = of_score.loc["mcq", "full"]
-    assert full["cells"] == full["prompts"] and full["seconds_alone"] > full["seconds"]  # T5
-
-
-def test_a_run_from_the_cache_cost_nothing_and_knows_what_was_measured(
+def test_an_interrupted_run_has_the_time_of_both_starts_and_one_from_the_cache_none(
     starts: list[Scoring],
 ) -> None:
-    first, second = (s.times for s in starts)
+    first, second = (one.times for one in starts)
+    assert starts[0].outcome("").cached > 0, "the first start's prompts are found by the second"
+    assert not first["cached"].any() and not first["untimed"].any()
+    assert (first["seconds"] > 0).all() and set(first["phase"]) == {"score", "decode", "force"}
+    assert (first["seconds"] == first["seconds_measured"]).all()
+    full = first[first["phase"] == "score"].set_index(["task", "view"]).loc["mcq", "full"]
+    assert full["cells"] == full["prompts"] and full["seconds_alone"] > full["seconds"]  # T5
+
     assert second["seconds"].sum() == 0 and (second["cached"] == second["prompts"]).all()
     same = ["task", "phase", "view", "cells", "prompts", "tokens", "seconds_measured"]
     pd.testing.assert_frame_equal(first[same], second[same])
-    assert set(starts[1].scored.scores) & {"seconds", "run"} == set(), "no result knows of time"
+    assert set(starts[1].scored.scores) & {"seconds", "run"} == set(), "no result holds a time"
 
 
 def test_every_digit_is_decoded_on_val_and_the_chosen_one_on_test(
@@ -153,46 +138,32 @@ def test_every_digit_is_decoded_on_val_and_the_chosen_one_on_test(
         assert [of_key[key] for key in keys[~is_val]] == [{str(at)} for at in chosen[~is_val]]
 
 
-class Clocked(Engine):
-    """Each call takes eleven seconds of a clock that stands still in between."""
-
-    forces_starts = True
-
-    def __init__(self, clock: list[float]) -> None:
-        super().__init__()
-        self.clock = clock
-
-    def generate(self, prompts, starts, max_new_tokens):  # type: ignore[no-untyped-def]
-        self.clock[0] += 11.0
-        return super().generate(prompts, starts, max_new_tokens)
-
-
-def decoded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forced: str, scored: int = 0
-) -> pd.DataFrame:
-    """The times of two answers; the first prompts are ``scored`` before."""
+@pytest.mark.parametrize(
+    ("forced", "scored", "seconds"),
+    [(",0,1,2,3,4,5,6,7,8,9", 0, [0.5] * 22), ("", 1, [5.5, 5.5])],
+    ids=["by prompts and starts", "evenly where a length is unknown"],
+)
+def test_the_time_of_a_batch_is_divided(
+    forced: str,
+    scored: int,
+    seconds: list[float],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A batch of two prompts takes eleven seconds of a clock that stands still in between."""
     clock = [0.0]
+
+    class Clocked(Engine):
+        forces_starts = True
+
+        def generate(self, *given):  # type: ignore[no-untyped-def]
+            clock[0] += 11.0
+            return super().generate(*given)
+
     monkeypatch.setattr(scorer_module.time, "perf_counter", lambda: clock[0])
     cache = ScoreCache(tmp_path, "m", "f")
     rows = plan(["x", "y"]).assign(run="mine", limit=8, forced=forced)
     if scored:
         cache.append("scores", batch(*rows["key"][:scored]))
-    Scorer(Clocked(clock), cache, {}, SPEC).generate(rows, lambda what, done, total: None)
-    return cache.read("generations", timed=True)
-
-
-def test_the_time_of_a_batch_is_divided_by_its_prompts_and_their_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = decoded(tmp_path, monkeypatch, forced=",0,1,2,3,4,5,6,7,8,9")
-
-    assert len(found) == 2 * 11, "a free answer and one after each digit"
-    assert found["seconds"].tolist() == pytest.approx([0.5] * 22)
-
-
-def test_a_batch_with_a_prompt_of_unknown_length_is_divided_evenly(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = decoded(tmp_path, monkeypatch, forced="", scored=1)
-
-    assert found["seconds"].tolist() == pytest.approx([5.5, 5.5])
+    Scorer(Clocked(), cache, {}, SPEC).generate(rows, lambda what, done, total: None)
+    assert cache.read("generations", timed=True)["seconds"].tolist() == pytest.approx(seconds)

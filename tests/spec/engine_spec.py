@@ -39,61 +39,35 @@ PAIRS = [
 ]
 
 
-def test_shapes_and_meaning(engine: Backend) -> None:
-    batch = engine.candidate_scores(PROMPTS)
-    assert batch.logits.shape == (len(PROMPTS), 10)
-    assert batch.logits.dtype == np.float32
-    for row, prompt in zip(batch.logits, PROMPTS, strict=True):
-        k = len(prompt.candidates)
-        assert np.isfinite(row[:k]).all()
-        assert np.isnan(row[k:]).all()
-    assert ((batch.mass > 0) & (batch.mass <= 1 + 1e-6)).all()
-    assert (batch.n_tokens > 0).all()
-    assert len(batch.top_token) == len(PROMPTS)
-
-
 def test_neighbours_padding_and_order_never_change_a_score(engine: Backend) -> None:
-    together = engine.candidate_scores(PROMPTS)
-    alone = [engine.candidate_scores([p]) for p in PROMPTS]
-    backward = engine.candidate_scores(PROMPTS[::-1])
-    for i, (prompt, one) in enumerate(zip(PROMPTS, alone, strict=True)):
-        k = len(prompt.candidates)
-        assert together.logits[i, :k] == pytest.approx(one.logits[0, :k], abs=1e-4)
-        assert together.logits[i, :k] == pytest.approx(backward.logits[-1 - i, :k], abs=1e-4)
-        assert together.mass[i] == pytest.approx(one.mass[0], abs=1e-4)
-        assert together.n_tokens[i] == one.n_tokens[0]
-
-
-def test_the_image_and_the_text_matter(engine: Backend) -> None:
-    p = PROMPTS[2]
-    variants = [
-        p,
-        Prompt(p.text, p.candidates, (noise(3),), "three"),
-        Prompt(p.text + "?", p.candidates, p.images, p.image_id),
-        Prompt(p.text, p.candidates),
-    ]
-    scores = engine.candidate_scores(variants).logits
-    assert len({tuple(np.round(row, 3)) for row in scores}) == 4
-
-
-def test_several_pictures_and_their_order_matter(engine: Backend) -> None:
-    """The same promises for prompts of two pictures, alone, together and beside prompts of one or
-    none."""
-    mixed = [PROMPTS[0], PAIRS[0], PROMPTS[2], PAIRS[1], PAIRS[2]]
-    together = engine.candidate_scores(mixed)
-    for i, prompt in enumerate(mixed):
-        alone = engine.candidate_scores([prompt])
-        k = len(prompt.candidates)
+    """Prompts of no picture, one and two, with two to ten candidates."""
+    prompts = [*PROMPTS, *PAIRS]
+    together, backward = engine.candidate_scores(prompts), engine.candidate_scores(prompts[::-1])
+    assert together.logits.shape == (len(prompts), 10) and together.logits.dtype == np.float32
+    assert ((together.mass > 0) & (together.mass <= 1 + 1e-6)).all()
+    assert (together.n_tokens > 0).all() and len(together.top_token) == len(prompts)
+    for i, prompt in enumerate(prompts):
+        alone, k = engine.candidate_scores([prompt]), len(prompt.candidates)
+        assert np.isfinite(together.logits[i, :k]).all() and np.isnan(together.logits[i, k:]).all()
         assert together.logits[i, :k] == pytest.approx(alone.logits[0, :k], abs=1e-4)
+        assert together.logits[i, :k] == pytest.approx(backward.logits[-1 - i, :k], abs=1e-4)
+        assert together.mass[i] == pytest.approx(alone.mass[0], abs=1e-4)
         assert together.n_tokens[i] == alone.n_tokens[0]
-    p = PAIRS[1]
+
+
+def test_pictures_their_order_and_the_text_matter(engine: Backend) -> None:
+    one, two = PROMPTS[2], PAIRS[1]
     variants = [
-        p,
-        Prompt(p.text, p.candidates, p.images[::-1], "four-five"),
-        Prompt(p.text, p.candidates, p.images[:1], "five"),
+        one,
+        Prompt(one.text, one.candidates, (noise(3),), "three"),
+        Prompt(one.text + "?", one.candidates, one.images, one.image_id),
+        Prompt(one.text, one.candidates),
+        two,
+        Prompt(two.text, two.candidates, two.images[::-1], "four-five"),
+        Prompt(two.text, two.candidates, two.images[:1], "five"),
     ]
     scores = engine.candidate_scores(variants).logits
-    assert len({tuple(np.round(row, 3)) for row in scores}) == 3
+    assert len({tuple(np.round(row, 3)) for row in scores}) == len(variants)
 
 
 def test_forced_starts(engine: Backend) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sdgbias.engines import Backend, load
-from sdgbias.errors import ModelError, RegistryError
+from sdgbias.errors import ModelError
 from sdgbias.registry import entries
 from sdgbias.registry.spec import ModelSpec
 from tests.builders import endpoint, served_model
@@ -20,9 +20,7 @@ ROOT = entries.find_root()
 
 
 def spec(backend: str, repo: str = "planted") -> ModelSpec:
-    return ModelSpec(
-        name="m", title="M", backend=backend, repo=repo, revision="local", state="enabled"
-    )
+    return ModelSpec("m", "M", backend, repo, "local", "enabled")
 
 
 @pytest.fixture(
@@ -75,45 +73,19 @@ def test_no_single_token_for_b(tmp_path: Path) -> None:
         load(spec("hf", f"path:{write_small(tmp_path, 'llava', 'no-b')}"), Path())
 
 
-def test_what_cannot_be_loaded(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"no config\.json"):
-        load(spec("hf", f"path:{tmp_path}"), Path())
-    with pytest.raises(
-        RegistryError,
-        match=(
-            "unknown backend 'tgi'; valid: api, clip-zero-shot, hf, planted, planted-people,"
-            " vit-zero-shot, vllm"
-        ),
-    ):
-        load(spec("tgi"), Path())
-    folder = write_small(tmp_path / "pickled", "llava")
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    with pytest.raises(ModelError, match="can't load"):
-        load(spec("hf", f"path:{folder}"), Path())
-
-
 def test_models_that_take_one_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_small(tmp_path, "llava")
     one = dataclasses.replace(spec("hf", f"path:{folder}"), options={"max_images": 1})
     engine = load(one, Path())
     assert engine.candidate_scores(PROMPTS).logits.shape == (6, 10)
-    with pytest.raises(
-        ModelError, match=r"m: 2 pictures in one prompt, takes 1 at most; .*\(layout: composite\)"
-    ):
+    limit = r"m: 2 pictures in one prompt, takes 1 at most; .*\(layout: composite\)"
+    with pytest.raises(ModelError, match=limit):
         engine.candidate_scores(PAIRS)
-    with pytest.raises(RegistryError, match="max_images is 'one'; valid: a whole number"):
-        load(dataclasses.replace(one, options={"max_images": "one"}), Path())
     engine = load(spec("hf", f"path:{folder}"), Path())
     monkeypatch.setattr(type(engine.processor.image_processor), "__call__", only_one)  # type: ignore[attr-defined]
-    with pytest.raises(
-        ModelError,
-        match=(
-            "2 pictures in one prompt, its processor refuses: one image per prompt, please; build"
-            " .*composite"
-        ),
-    ):
+    with pytest.raises(ModelError, match="its processor refuses: one image per prompt; build"):
         engine.candidate_scores(PAIRS)
 
 
 def only_one(*_: object, **__: object) -> None:
-    raise ValueError("one image per prompt, please\nsecond line")
+    raise ValueError("one image per prompt\nsecond line")

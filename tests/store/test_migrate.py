@@ -35,6 +35,9 @@ def test_the_public_view_shows_the_same_numbers(earlier: Path) -> None:
 
     assert len(before) > 1000
     pd.testing.assert_frame_equal(after, before)
+    settings = store.query(earlier, "SELECT DISTINCT settings FROM analyses")["settings"]
+    assert [json.loads(text) for text in settings] == [{"bootstrap": 200, "draws": 300, "seed": 0}]
+    assert store.query(earlier, "FROM numbers WHERE study = 'settings'").empty
 
 
 def test_every_row_of_the_schema_before_is_a_number_of_today(tmp_path: Path) -> None:
@@ -56,46 +59,33 @@ def test_every_row_of_the_schema_before_is_a_number_of_today(tmp_path: Path) -> 
         np.testing.assert_allclose(both[column].astype(float), expected, atol=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("where", "expected"),
-    [
-        (
-            "study = 'headline' AND other = 'dark' AND x = 52",
-            {"attribute": "skin", "group": "light", "metric": "disparity", "indicator": "all"},
-        ),
-        (
-            "study = 'groups' AND metric = 'disparity_change' AND other = 'rural'",
-            {"attribute": "urban", "group": "urban", "versus": "full", "p_adjusted": None},
-        ),
-        (
-            "study = 'groups' AND indicator = 'women_bmi' AND attribute = 'urban x wealth'",
-            {"group": "rural x middle", "metric": "mae", "missing_reason": "fewer than 20"},
-        ),
-        (
-            "study = 'harm' AND metric = 'share_of_flips_by_first_term'",
-            {"parameter": "context", "attribute": "pillar"},
-        ),
-    ],
-)
-def test_joined_names_become_columns(
-    where: str, expected: dict[str, object], tmp_path: Path
-) -> None:
-    path = unpacked_earlier(tmp_path, 19)
-
-    rows = store.query(path, f"FROM numbers WHERE {where}").astype(object)
-
-    rows = rows.where(rows.notna(), None)
-    assert any(
-        {name: row[name] for name in expected} == expected for row in rows.to_dict("records")
-    )
+#: Rows of the schema before, and how their joined names became columns.
+JOINED = {
+    "study = 'headline' AND other = 'dark' AND x = 52": {
+        **{"attribute": "skin", "group": "light", "metric": "disparity", "indicator": "all"}
+    },
+    "study = 'groups' AND metric = 'disparity_change' AND other = 'rural'": {
+        **{"attribute": "urban", "group": "urban", "versus": "full", "p_adjusted": None}
+    },
+    "study = 'groups' AND indicator = 'women_bmi' AND attribute = 'urban x wealth'": {
+        **{"group": "rural x middle", "metric": "mae", "missing_reason": "fewer than 20"}
+    },
+    "study = 'harm' AND metric = 'share_of_flips_by_first_term'": {
+        **{"parameter": "context", "attribute": "pillar"}
+    },
+}
 
 
-def test_the_p_before_its_correction_stands_beside_the_corrected_one(tmp_path: Path) -> None:
+def test_joined_names_become_columns_and_a_p_its_two(tmp_path: Path) -> None:
     path = unpacked_earlier(tmp_path, 19)
     before = raw(path, "SELECT min(p) AS p FROM study_rows WHERE study = 'paired'")["p"][0]
 
-    rows = store.query(path, "FROM numbers WHERE study = 'paired'")
+    for where, expected in JOINED.items():
+        rows = store.query(path, f"FROM numbers WHERE {where}").astype(object)
+        rows = rows.where(rows.notna(), None)[list(expected)].to_dict("records")
+        assert expected in rows, where
 
+    rows = store.query(path, "FROM numbers WHERE study = 'paired'")
     corrected = rows[rows["p_adjusted"].notna()]
     assert len(corrected) > 20 and (corrected["p"] <= corrected["p_adjusted"] + 0.0005).all()
     assert corrected["note"].str.contains(r"Holm over \d+ tests$").all()
@@ -117,18 +107,13 @@ def test_a_file_with_the_numbers_of_today_is_copied_as_it_is(earlier: Path) -> N
     assert raw(earlier, "FROM duckdb_views() WHERE view_name = 'metric_rows'").empty
 
 
-def test_details_can_be_read(earlier: Path) -> None:
-    by_view = store.query(earlier, 'SELECT "view", count(*) AS n FROM scores GROUP BY 1')
-
-    assert by_view["n"].sum() == 400
-
-
 def test_the_old_file_stays_beside_the_new_one(earlier: Path) -> None:
     before = earlier.read_bytes()
 
-    store.query(earlier, "FROM runs")
+    by_view = store.query(earlier, 'SELECT "view", count(*) AS n FROM scores GROUP BY 1')
     store.query(earlier, "FROM runs")
 
+    assert by_view["n"].sum() == 400
     assert database.version(earlier, 1) == database.SCHEMA
     kept = list(earlier.parent.glob("*.schema*"))
     assert [path.name for path in kept] == ["results.schema15.duckdb"]
@@ -141,18 +126,13 @@ def test_two_old_files_of_one_name_are_both_kept(earlier: Path) -> None:
     earlier.write_bytes(before)
     migrate.CURRENT.clear()
 
-    store.query(earlier, "FROM runs")
+    store.publish(earlier, {"run_id": "new", "model": "new", "benchmark_id": "b"}, {})
 
+    assert len(store.run_ids(earlier)) == 7, "a writer migrates, too"
     assert {path.name for path in earlier.parent.glob("*.schema*")} == {
         "results.schema15.duckdb",
         "results.schema15-2.duckdb",
     }
-
-
-def test_a_writer_migrates_too(earlier: Path) -> None:
-    store.publish(earlier, {"run_id": "new", "model": "new", "benchmark_id": "b"}, {})
-
-    assert len(store.run_ids(earlier)) == 7
 
 
 def test_a_process_that_is_killed_meanwhile_leaves_the_old_file(earlier: Path) -> None:
@@ -167,13 +147,6 @@ store.query({str(earlier)!r}, "FROM runs")
 
     assert earlier.read_bytes() == before
     assert len(store.query(earlier, "FROM runs")) == 6
-
-
-def test_settings_of_analyses_are_no_longer_studies(earlier: Path) -> None:
-    settings = store.query(earlier, "SELECT DISTINCT settings FROM analyses")["settings"]
-
-    assert [json.loads(text) for text in settings] == [{"bootstrap": 200, "draws": 300, "seed": 0}]
-    assert store.query(earlier, "FROM numbers WHERE study = 'settings'").empty
 
 
 def test_a_number_that_is_not_there_says_why(earlier: Path) -> None:

@@ -21,17 +21,9 @@ from sdgbias import store
 from sdgbias.errors import StoreError
 from sdgbias.store import database, migrate
 from tests.builders.refusals import Refusal
-from tests.builders.store_rows import child, run, tables
+from tests.builders.store_rows import child, contents, run, tables
 
 PUBLIC = "run_id model suite task test method pillar indicator metric value n ci_low ci_high"
-
-
-def dump(path: Path) -> dict[str, str]:
-    names = ("runs", *store.RUN_TABLES, *store.BENCHMARK_TABLES)
-    with store.held_open(path):
-        return {
-            n: store.query(path, f"FROM {n} ORDER BY ALL").to_json(date_format="iso") for n in names
-        }
 
 
 @pytest.fixture
@@ -55,46 +47,30 @@ def test_publish_and_read_back(path: Path) -> None:
     assert bytes(store.query(path, "SELECT png FROM previews")["png"][0]) == b"\x89PNG\x00"
 
 
-def test_publish_twice_changes_nothing(path: Path) -> None:
-    store.publish(path, run(), tables())
-    first = dump(path)
-    store.publish(path, run(), tables())
-    assert dump(path) == first
-
-
 def test_publish_replaces_the_run_and_only_the_run(path: Path) -> None:
-    store.publish(path, run("r1"), tables(0.5))
-    store.publish(path, run("r2", model="other"), tables(0.6))
+    """Twice is as once; a smaller run keeps the questions of a larger one."""
+    store.publish(path, run("r1"), tables(0.5, items=5))
+    store.publish(path, run("r2", model="other"), tables(0.6, items=2))
+    first = contents(path)
+    store.publish(path, run("r2", model="other"), tables(0.6, items=2))
+    assert contents(path) == first
     store.publish(path, run("r1"), {"numbers": tables(0.7)["numbers"]})
-    assert store.query(
-        path, "SELECT run_id, value FROM metrics ORDER BY run_id"
-    ).values.tolist() == [["r1", 0.7], ["r2", 0.6]]
+    values = store.query(path, "SELECT run_id, value FROM metrics ORDER BY run_id")
+    assert values.values.tolist() == [["r1", 0.7], ["r2", 0.6]]
     assert store.query(path, "SELECT DISTINCT run_id FROM scores")["run_id"].tolist() == ["r2"]
-    assert len(store.query(path, "FROM items")) == 3
-
-
-def test_a_smaller_run_keeps_the_items_of_a_larger_one(path: Path) -> None:
-    store.publish(path, run("r1"), tables(items=5))
-    store.publish(path, run("r2"), tables(items=2))
-    assert (
-        len(store.query(path, "FROM items")) == 5 and len(store.query(path, "FROM quarantine")) == 1
-    )
+    assert [contents(path)[name][0] for name in ("items", "quarantine")] == [5, 1]
 
 
 def test_which_runs(path: Path) -> None:
+    """A model whose only run never ended has none."""
     assert not store.has_run(path, "a1")
     for run_id, model, day in [("a1", "a", 1), ("a2", "a", 3), ("b1", "b", 2)]:
         store.publish(path, run(run_id, model=model, finished_at=f"2026-11-0{day}T00:00:00"), {})
     store.publish(path, run("b2", model="b", finished_at=None), {})
     assert store.run_ids(path) == ["a1", "b1", "a2", "b2"]
-    assert store.latest_runs(path) == ["a2", "b1"]
     store.publish(path, run("c1", model="c", finished_at=None), {})
-    assert store.latest_runs(path) == ["a2", "b1"], "a model whose only run never ended has none"
-    assert (
-        store.has_run(path, "b1")
-        and not store.has_run(path, "b2")
-        and not store.has_run(path, "zz")
-    )
+    assert store.latest_runs(path) == ["a2", "b1"]
+    assert [store.has_run(path, name) for name in ("b1", "b2", "zz")] == [True, False, False]
 
 
 def scores(change: Callable[[pd.DataFrame], pd.DataFrame]) -> dict[str, pd.DataFrame]:
@@ -108,19 +84,17 @@ WRONG: dict[str, tuple[dict[str, object], dict[str, pd.DataFrame]]] = {
     "no view": (run(), scores(lambda s: s.drop(columns="view"))),
     "two rows for one key": (run(), scores(lambda s: pd.concat([s] * 2))),
     "a text for a number": (run(), scores(lambda s: s.assign(mass="x"))),
-    "a record of an id alone": ({"run_id": "r"}, {}),
     "an unknown provenance": (run(provenance="guessed"), {}),
-    "an unknown field": (run(colour=1), {}),
 }
 
 
 @pytest.mark.parametrize("case", WRONG)
 def test_a_wrong_run_is_refused_whole(path: Path, case: str, refusal: Refusal) -> None:
     store.publish(path, run(), tables())
-    before = dump(path)
+    before = contents(path)
     with refusal():
         store.publish(path, *WRONG[case])
-    assert dump(path) == before
+    assert contents(path) == before
 
 
 def test_a_path_that_can_not_be_is_refused(tmp_path: Path, refusal: Refusal) -> None:
@@ -171,11 +145,8 @@ def test_another_process_holds_the_file(path: Path) -> None:
     assert hold.stdin and hold.stdout and hold.stdout.readline() == "held\n"
     with pytest.raises(StoreError) as error:
         store.query(path, "FROM runs", wait=0.1)
-    assert (
-        str(path) in str(error.value)
-        and f"PID {hold.pid}" in str(error.value)
-        and "\n" not in str(error.value)
-    )
+    said = str(error.value)
+    assert str(path) in said and f"PID {hold.pid}" in said and "\n" not in said
     with pytest.raises(StoreError, match="held by"), store.connect(path, wait=0.1):
         pass
     threading.Timer(0.5, hold.stdin.close).start()
@@ -184,8 +155,8 @@ def test_another_process_holds_the_file(path: Path) -> None:
 
 
 def test_threads_take_turns(path: Path) -> None:
-    names = [f"r{i}" for i in range(4)]
-    with ThreadPoolExecutor(4) as pool:
+    names = ["r0", "r1", "r2"]
+    with ThreadPoolExecutor(3) as pool:
         list(pool.map(lambda name: store.publish(path, run(name), tables()), names))
     assert store.run_ids(path) == names and len(store.query(path, "FROM items")) == 3
 
@@ -221,7 +192,7 @@ for line in sys.stdin:
 
 def test_killed_at_any_statement_a_publish_leaves_the_old_state_or_the_new(path: Path) -> None:
     store.publish(path, run(), tables(0.5))
-    old = dump(path)
+    old = contents(path)
     whole = path.parents[1] / "copy" / path.name
     shutil.copytree(path.parent, whole.parent)
     counting = child(KILLED.replace("PATH", repr(str(whole))), stdin=subprocess.PIPE)
@@ -232,32 +203,28 @@ def test_killed_at_any_statement_a_publish_leaves_the_old_state_or_the_new(path:
         dying.stdin.write(f"{instant}\n")
         dying.stdin.flush()
         assert int(dying.stdout.readline()) == -signal.SIGKILL
-        assert dump(path) == old, f"killed before statement {instant}"
+        assert contents(path) == old, f"killed before statement {instant}"
     assert dying.communicate("-1\n")[0].split() == [str(-signal.SIGKILL)]
-    assert dump(path) == dump(whole) != old, "killed after COMMIT"
+    assert contents(path) == contents(whole) != old, "killed after COMMIT"
 
 
 def test_disk_full(path: Path) -> None:
     store.publish(path, run(), tables(0.5))
-    before = dump(path)
+    before = contents(path)
     code = f"""
-import resource
+import resource, numpy, pandas
 size = os.path.getsize({str(path)!r})
 resource.setrlimit(resource.RLIMIT_FSIZE, (size + 4096, size + 4096))
-big = tables(0.9)
-import numpy, pandas
 pictures = [numpy.random.bytes(20000) for _ in range(200)]
-names = [str(i) for i in range(200)]
-big["previews"] = pandas.DataFrame({{"image_id": names, "png": pictures}})
+big = pandas.DataFrame({{"image_id": [str(i) for i in range(200)], "png": pictures}})
 try:
-    store.publish({str(path)!r}, run(), big)
+    store.publish({str(path)!r}, run(), tables(0.9) | {{"previews": big}})
 except store.StoreError as error:
     print(error)
 """
-    full = child(code)
-    out, err = full.communicate()
+    out, err = child(code).communicate()
     assert "can't write" in out and str(path) in out and out.count("\n") == 1, (out, err)
-    assert dump(path) == before
+    assert contents(path) == before
 
 
 @pytest.mark.parametrize("there", [False, True], ids=["new file", "old file"])
@@ -280,23 +247,17 @@ except store.StoreError as error:
     out, err = child(code).communicate()
     folder.chmod(0o755)
     shutil.rmtree(folder)
-    assert out.startswith(f"can't open {path}: permission denied") and out.count("\n") == 1, (
-        out,
-        err,
-    )
+    said = f"can't open {path}: permission denied"
+    assert out.startswith(said) and out.count("\n") == 1, (out, err)
 
 
-def test_sql_reads_only(path: Path) -> None:
+def test_sql_reads_only_and_fetches_no_extension(path: Path) -> None:
     store.publish(path, run(), {})
     with pytest.raises(StoreError, match="read-only"):
         store.query(path, "DELETE FROM runs")
     assert store.run_ids(path) == ["r1"]
-
-
-def test_no_extension_is_ever_fetched(path: Path) -> None:
-    with store.connect(path) as con:
-        row = con.execute("SELECT current_setting('autoinstall_known_extensions')").fetchone()
-    assert row == (False,)
+    setting = store.query(path, "SELECT current_setting('autoinstall_known_extensions') AS s")
+    assert not setting["s"][0]
 
 
 @pytest.mark.parametrize(

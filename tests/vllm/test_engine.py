@@ -11,7 +11,6 @@ import httpx
 import numpy as np
 import pytest
 
-from sdgbias.engines import vllm
 from sdgbias.engines.agreement import TOLERANCES, log_shares
 from sdgbias.engines.api.http import PromptRefused
 from sdgbias.engines.vllm import VLLM
@@ -42,24 +41,6 @@ def assert_same(found: ScoreBatch, wanted: ScoreBatch) -> None:
     )
 
 
-def in_batches(backend, prompts: list[Prompt], size: int = 32) -> ScoreBatch:
-    """Scores as the transformers engine is meant to be used, put together."""
-    parts = [backend.candidate_scores(prompts[i : i + size]) for i in range(0, len(prompts), size)]
-    width = max(part.logits.shape[1] for part in parts)
-    logits = [
-        np.pad(part.logits, ((0, 0), (0, width - part.logits.shape[1])), constant_values=np.nan)
-        for part in parts
-    ]
-    joined = {
-        name: np.concatenate([getattr(part, name) for part in parts])
-        for name in ("mass", "minus_logit", "n_tokens")
-    }
-    tops = [token for part in parts for token in part.top_token]
-    return ScoreBatch(
-        np.concatenate(logits), joined["mass"], joined["minus_logit"], tops, joined["n_tokens"]
-    )
-
-
 def counters(engine) -> dict[str, float]:
     """The engine's counts, and those that the server publishes of its cache of pictures."""
     page = httpx.get(f"{engine.server.url.removesuffix('/v1')}/metrics").text
@@ -85,12 +66,10 @@ def test_scores_equal_those_of_transformers_prompt_by_prompt(
     assert len(with_picture) >= 60 and len(prompts) - len(with_picture) >= 30
     assert {p.candidates for p in prompts} == {"ABC", "0123456789"}
     found = engine.candidate_scores(prompts)
-    assert_same(found, in_batches(reference, prompts))
+    assert_same(found, reference.candidate_scores(prompts))
     assert engine.fingerprint != reference.fingerprint
     spread = found.logits[[p.candidates == "ABC" for p in prompts]][:, :3].std(axis=0)
-    assert (
-        spread > 0.1
-    ).all()  # a model that says the same to everything would agree with anything
+    assert (spread > 0.1).all()  # else it would agree with anything
 
 
 def test_pictures_are_encoded_once_and_prefixes_kept(engine) -> None:
@@ -107,31 +86,12 @@ def test_pictures_are_encoded_once_and_prefixes_kept(engine) -> None:
     assert again["tokens_prefilled"] < 0.2 * again["tokens_of_prompts"]
 
 
-def test_prompts_without_pictures_share_prefixes_too(engine) -> None:
-    fresh = [p for p in prompts_of(60) if not p.images]
-    counts = change(engine, lambda: engine.candidate_scores(fresh))
-    assert counts["mm_cache_queries"] == 0
-    assert counts["tokens_prefilled"] < counts["tokens_of_prompts"]
-
-
 def test_several_pictures_in_one_prompt(engine, reference) -> None:
     asked = Prompt(prompts_of(1)[0].text, "ABC", (picture(80), picture(81)), "several")
     found, wanted = engine.candidate_scores([asked]), reference.candidate_scores([asked])
     assert_same(found, wanted)
     other = replace(asked, images=asked.images[::-1], image_id="reversed")
     assert np.abs(engine.candidate_scores([other]).logits - found.logits).max() > 10 * TOLERANCE
-
-
-def test_pictures_without_an_id_are_told_apart(engine) -> None:
-    named = [
-        replace(p, images=(picture(place),), image_id=str(place))
-        for place in (82, 83)
-        for p in prompts_of(1)[:2]
-    ]
-    wanted = engine.candidate_scores(named)
-    found = engine.candidate_scores([replace(prompt, image_id="") for prompt in named])
-    np.testing.assert_allclose(found.logits, wanted.logits, atol=TOLERANCE, rtol=0)
-    assert np.abs(found.logits[:2] - found.logits[2:]).max() > 10 * TOLERANCE
 
 
 def test_candidates_after_a_lone_space(
@@ -162,25 +122,9 @@ def test_answers_equal_the_greedy_ones_of_transformers(
     for asked in (numbers, letters):
         found = engine.generate(asked, starts, 8)
         assert found == reference.generate(asked, starts, 8)
-    assert all(
-        text.startswith(start)
-        for row in found.texts
-        for text, start in zip(row, starts, strict=True)
-    )
     assert engine.generate(numbers[:1], [""], 2) == reference.generate(numbers[:1], [""], 2)
     with pytest.raises(ModelError, match="digits and a leading '-' only"):
         engine.generate(numbers[:1], ["A7x"], 8)
-
-
-def test_more_tokens_than_one_request_may_ask_for(
-    engine, prompts: list[Prompt], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    some = prompts[:12]
-    wanted = engine.candidate_scores(some)
-    monkeypatch.setattr(vllm, "_MOST_IDS", 2)
-    counts = change(engine, lambda: engine.candidate_scores(some))
-    assert counts["requests"] > 4 * len(some)  # two parts at least, as they are and after a space
-    assert_same(engine.candidate_scores(some), wanted)
 
 
 def test_a_forced_start_is_the_likeliest_number_that_begins_with_it(
@@ -216,11 +160,6 @@ def test_too_many_pictures(engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "max_images", 1)
     with pytest.raises(ModelError, match="2 pictures in one prompt, takes 1 at most"):
         engine.candidate_scores([Prompt("x", "ABC", (picture(0), picture(1)), "two")])
-
-
-def test_nothing_asked_nothing_answered(engine) -> None:
-    assert engine.candidate_scores([]).logits.shape == (0, 0)
-    assert engine.generate([], [""], 8).texts == []
 
 
 def test_a_model_that_vllm_does_not_serve(engine, tiny: ModelSpec, tmp_path: Path) -> None:
@@ -275,7 +214,7 @@ def test_the_head_of_a_model_in_bfloat16_is_in_float32(tiny: ModelSpec, referenc
     found = engine.candidate_scores(asked)
     engine.close()
     plain = type(reference)(replace(half, backend="hf", options={}), REPOSITORY)
-    far = np.abs(log_shares(found.logits) - log_shares(in_batches(plain, asked).logits))
+    far = np.abs(log_shares(found.logits) - log_shares(plain.candidate_scores(asked).logits))
     assert np.nanmax(far) < TOLERANCES["bfloat16"]
     steps = (found.logits[:, 1:] - found.logits[:, :1]) * 128
     steps = steps[np.isfinite(steps)]

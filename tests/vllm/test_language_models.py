@@ -41,17 +41,8 @@ def test_scores_equal_those_of_transformers_and_nothing_stays_behind(
     from sdgbias.engines.vllm import VLLM
 
     folder = language_models.write(tmp_path / "lm", "qwen2")
-    spec = ModelSpec(
-        "m",
-        "M",
-        "vllm",
-        f"path:{folder}",
-        "local",
-        "enabled",
-        notes="here",
-        options={"max_model_len": 512, "kv_cache_gib": 0.25},
-        views=IMAGE_FREE,
-    )
+    spec = ModelSpec("m", "M", "vllm", f"path:{folder}", "local", "enabled", views=IMAGE_FREE)
+    spec = replace(spec, options={"max_model_len": 512, "kv_cache_gib": 0.25})
     engine = VLLM(spec, tmp_path)
     ours = engine.candidate_scores(PROMPTS)
     engine.close()

@@ -12,23 +12,16 @@ from sdgbias.engines import vllm_support
 from sdgbias.engines.options import VllmOptions, read
 from sdgbias.engines.vllm import VLLM
 from sdgbias.engines.vllm_server import Server
-from sdgbias.errors import InfrastructureError, ModelError
+from sdgbias.errors import ModelError
 from sdgbias.registry.spec import ModelSpec
+from tests.builders.refusals import Refusal
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_weights_that_are_not_there(tiny: ModelSpec, tmp_path: Path) -> None:
-    with pytest.raises(
-        ModelError, match=r"no config.json; registry entry tiny-llava has repo: local:"
-    ):
+def test_weights_that_are_not_there(tiny: ModelSpec, tmp_path: Path, refusal: Refusal) -> None:
+    with refusal():
         VLLM(tiny, tmp_path)
-
-
-@pytest.fixture
-def server(tiny: ModelSpec, monkeypatch: pytest.MonkeyPatch) -> Server:
-    monkeypatch.setenv(vllm_support.ENV_PYTHON, sys.executable)
-    return Server(tiny, ROOT, read(tiny, VllmOptions))
 
 
 def test_an_entrys_options_are_the_servers_arguments(
@@ -63,31 +56,22 @@ def test_an_entrys_options_are_the_servers_arguments(
     assert "mm-" not in alone, "a language model refuses them"
 
 
-@pytest.mark.parametrize(
-    ("log", "kind", "words"),
-    [
-        (
-            "ValueError: To serve one request, 3 GiB KV cache is needed, which is larger than the"
-            " available KV cache memory.",
-            InfrastructureError,
-            "raise kv_cache_gib",
-        ),
-        ("RuntimeError: Cannot find any model weights", ModelError, "Cannot find any model weight"),
-        (
-            "ValueError: A head_dtype different from the model dtype is only supported for an"
-            " unquantized lm_head.",
-            ModelError,
-            "in float32; set backend: hf in registry/models/tiny-llava.yaml",
-        ),
-    ],
-    ids=["memory", "weights", "head"],
-)
+LOGS = {
+    "memory": "ValueError: To serve one request, 3 GiB KV cache memory is needed.",
+    "weights": "RuntimeError: Cannot find any model weights",
+    "head": "ValueError: A head_dtype is only supported for an unquantized lm_head.",
+}
+
+
+@pytest.mark.parametrize("log", LOGS.values(), ids=LOGS)
 def test_the_kind_of_a_failed_start(
-    server: Server, log: str, kind: type[Exception], words: str
+    tiny: ModelSpec, log: str, refusal: Refusal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv(vllm_support.ENV_PYTHON, sys.executable)
+    server = Server(tiny, ROOT, read(tiny, VllmOptions))
     server._log.write_text(f"INFO loading\n{log}\nRuntimeError: Engine core failed to start\n")
-    error = server._refusal()
-    assert isinstance(error, kind) and words in str(error) and "\n" not in str(error)
+    with refusal():
+        raise server._refusal()
 
 
 def test_a_server_that_does_not_start_is_one_line(

@@ -216,12 +216,9 @@ class Api(Backend):
 
     async def _one(self, job: Job) -> dict[str, Any]:
         prompt, start, limit = job
-        # No tokenizer has more tokens than bytes; a chat template adds a few.
-        of_pictures = len(prompt.images) * self.options.image_tokens
-        most = len((prompt.text + start).encode()) + 64 + of_pictures
         try:
             answer = await self.transport.ask(
-                lambda: self._body(prompt, start, limit), most, max(limit, 1), scores=limit == 0
+                lambda: self._body(prompt, start, limit), scores=limit == 0
             )
             return self._scored(answer) if limit == 0 else self._said(answer, start)
         except ModelError as error:

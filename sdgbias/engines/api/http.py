@@ -8,14 +8,13 @@ time-outs, dropped connections, broken JSON), a refusal of this one prompt, or a
 from __future__ import annotations
 
 import asyncio
-import email.utils
 import json
 import os
 import re
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import httpx
 from tenacity import (
@@ -86,7 +85,8 @@ class Transport:
         self.counts: Counter[str] = Counter()
         self._slots = asyncio.Semaphore(options.concurrency)
         self._next = self._hold = 0.0
-        self._factor = 1.0
+        #: Tokens of a request, for the limit: the most of any answer so far.
+        self._tokens = options.image_tokens
         self._limit_field: str = options.limit_field
         self._failed = 0
         self._fatal: SdgbiasError | None = None
@@ -117,16 +117,10 @@ class Transport:
         """Takes requests again."""
         self._fatal = None
 
-    async def ask(
-        self,
-        make: Callable[[], dict[str, Any]],
-        tokens: int,
-        answer_tokens: int,
-        scores: bool = True,
-    ) -> dict[str, Any]:
+    async def ask(self, make: Callable[[], dict[str, Any]], scores: bool = True) -> dict[str, Any]:
         """The parsed answer to one request. `make` builds the body when the request's turn comes;
-        `tokens` is an upper limit on the prompt's tokens; `scores`: whether it asks for
-        log-probabilities. Raises PromptRefused, ModelError or InfrastructureError."""
+        `scores`: whether it asks for log-probabilities. Raises PromptRefused, ModelError or
+        InfrastructureError."""
         again = AsyncRetrying(
             retry=retry_if_exception_type(_Again),
             wait=self._wait,
@@ -135,7 +129,7 @@ class Transport:
         )
         async with self._slots:
             try:
-                return await again(self._try, make, tokens, answer_tokens, scores)
+                return await again(self._try, make, scores)
             except ModelError as error:
                 self.stop(error)
                 raise
@@ -153,18 +147,15 @@ class Transport:
                 f"{self.name}: no answer after {self.options.retries + 1} tries, the last: {why}"
             )
 
-    async def _try(
-        self, make: Callable[[], dict[str, Any]], tokens: int, answer_tokens: int, scores: bool
-    ) -> dict[str, Any]:
+    async def _try(self, make: Callable[[], dict[str, Any]], scores: bool) -> dict[str, Any]:
         """One attempt. Raises _Again where another one may help."""
         fatal = self._fatal or (self._no_scores if scores else None)
         if fatal is not None:
             raise type(fatal)(str(fatal))
-        expected = round(tokens * self._factor)
-        await self._turn(expected + answer_tokens)
+        await self._turn()
         self.counts["requests"] += 1
         answer = await self._send(make())
-        self._account(answer, tokens, expected + answer_tokens)
+        self._account(answer)
         self._failed = 0
         return answer
 
@@ -189,30 +180,25 @@ class Transport:
         self._next = max(self._next, self._hold)
         return delay
 
-    async def _turn(self, tokens: int) -> None:
+    async def _turn(self) -> None:
         """Waits for this request's slot in the per-minute limits: requests are spaced, so that no
-        window ever exceeds them."""
-        limits = self.options.limits
-        needs: dict[Literal["requests", "tokens"], int] = {"requests": 1, "tokens": tokens}
-        spacing = max((60.0 * n / limits[k] for k, n in needs.items() if limits.get(k)), default=0)
+        window exceeds them."""
+        limits, needs = self.options.limits, {"requests": 1, "tokens": self._tokens}
+        spacing = max((60.0 * needs[k] / most for k, most in limits.items() if most), default=0.0)
         start = max(time.monotonic(), self._next)
         self._next = start + spacing
         while (wait := max(start, self._hold) - time.monotonic()) > 0:
             await asyncio.sleep(wait)
 
-    def _account(self, answer: dict[str, Any], tokens: int, paced: int) -> None:
-        """Counts one answer. Estimates that turn out too small are raised for the next requests."""
+    def _account(self, answer: dict[str, Any]) -> None:
+        """Counts one answer."""
         usage, counts = answer.get("usage"), self.counts
+        used = {name: count(usage, name) for name in ("prompt_tokens", "completion_tokens")}
+        self._tokens = max(sum(used.values()), self._tokens if counts["answers"] else 1)
+        counts.update(used)
         counts["answers"] += 1
-        if not isinstance(usage, dict):
-            return
-        used = count(usage, "prompt_tokens")
-        counts["prompt_tokens"] += used
-        counts["completion_tokens"] += count(usage, "completion_tokens")
-        counts["cached_tokens"] += count(usage.get("prompt_tokens_details"), "cached_tokens")
-        self._factor = max(self._factor, used / max(tokens, 1))
-        if limit := self.options.limits.get("tokens"):
-            self._next += 60.0 * (used + count(usage, "completion_tokens") - paced) / limit
+        details = usage.get("prompt_tokens_details") if isinstance(usage, dict) else None
+        counts["cached_tokens"] += count(details, "cached_tokens")
 
     async def _send(self, body: dict[str, Any]) -> dict[str, Any]:
         field = self._limit_field
@@ -273,12 +259,10 @@ class Transport:
         ):
             self.counts["refused"] += 1
             return PromptRefused(f"{where} ({code or 'this prompt'})")
-        if code in _NO_ACCOUNT:
-            return KeyRefused(f"{where}; fix the account behind {var}, then again")
-        if status in (401, 403):
+        if status in (401, 403) or code in _NO_ACCOUNT:
             return KeyRefused(
-                f"{where}; the key in environment variable {var} is not accepted for"
-                f" {self.options.model}"
+                f"{where}; the key in environment variable {var}, or the account behind it, is not"
+                f" accepted for {self.options.model}"
             )
         entry = f"registry/models/{self.name}.yaml"
         if status in (400, 404, 422, 501) and _LOG_PROBABILITIES.search(text):
@@ -295,16 +279,8 @@ class Transport:
                 " or options.base_url"
             )
         if status in (408, 409, 425, 429) or status >= 500:
-            wait = retry_after(reply.headers)
-            return _Again(
-                f"HTTP {status}" + (f": {text}" if text else ""),
-                _retry_delay(error) if wait is None else wait,
-            )
-        if status < 400:
-            return ModelError(
-                f"{where}: it sends elsewhere, which is not followed because the key would go"
-                " along; fix options.base_url"
-            )
+            why = f"HTTP {status}" + (f": {text}" if text else "")
+            return _Again(why, _requested_wait(reply.headers, error))
         if "temperature" in text and self.options.temperature == 0:
             return ModelError(
                 f"{where}; to let it answer at its own temperature, set options.temperature to"
@@ -322,30 +298,15 @@ class Transport:
         return one_line.replace(self._key, "***")[:200]
 
 
-def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds to wait according to a reply (retry-after-ms, Retry-After in seconds or as a date);
-    None if it contains neither."""
-    for name, scale in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
-        value = headers.get(name, "").strip()
-        if value.replace(".", "", 1).isdigit():
-            return float(value) * scale
-        if value and name == "retry-after":
-            try:
-                return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
-            except (ValueError, TypeError):
-                return None
-    return None
-
-
-def _retry_delay(error: Mapping[str, Any]) -> float | None:
-    """Seconds to wait according to an error of Google's endpoints, whose details hold a
-    `retryDelay` such as '34.5s'."""
+def _requested_wait(headers: Mapping[str, str], error: Mapping[str, Any]) -> float | None:
+    """Seconds to wait by a reply's Retry-After, or by the `retryDelay` of Google's errors, such as
+    '34.5s'; None where it has neither."""
     details = error.get("details")
+    delays = [headers.get("retry-after", "")]
     for detail in details if isinstance(details, list) else ():
         delay = str(detail.get("retryDelay", "")) if isinstance(detail, dict) else ""
-        if re.fullmatch(r"\d{1,9}(\.\d+)?s", delay):
-            return float(delay[:-1])
-    return None
+        delays.append(delay.removesuffix("s"))
+    return next((float(d) for d in delays if re.fullmatch(r"\d{1,9}(\.\d+)?", d)), None)
 
 
 def _message(answer: object) -> str:

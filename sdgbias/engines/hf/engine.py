@@ -7,8 +7,7 @@ pictures as each family does. Where the registry entry says so, the beginning th
 one picture share is computed once and its cache repeated for them, and so is a prompt for the
 starts of its answers. Whether batches and shared beginnings give a model's scores was decided at
 its admission (ways.py): nothing is tried here. Beside an accelerator the next batches are
-decoded and processed while it computes one (inputs.py). Safetensors only; remote code only when
-the entry allows it.
+decoded and processed while it computes one (prompt.py).
 """
 
 from __future__ import annotations
@@ -17,26 +16,36 @@ import copy
 import dataclasses
 import inspect
 import json
+import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from transformers import LogitsProcessorList
+from transformers import LogitsProcessor, LogitsProcessorList
 
 from sdgbias.engines import Backend
 from sdgbias.engines.fingerprint import VERSIONS, fingerprint
-from sdgbias.engines.hf import decoding, prompting
-from sdgbias.engines.hf.inputs import Batch, InputMaker
-from sdgbias.engines.hf.loading import (
+from sdgbias.engines.hf.load import (
     accepted,
     attention,
     language_part,
     load_model,
+    load_processor,
     memory_errors,
 )
-from sdgbias.engines.hf.processor import load_processor
+from sdgbias.engines.hf.prompt import (
+    Batch,
+    InputMaker,
+    batches,
+    by_picture,
+    check_template,
+    common_length,
+    probe_hash,
+    render,
+    template_of,
+)
 from sdgbias.engines.hf.tokens import (
     Choices,
     FirstTokens,
@@ -48,7 +57,7 @@ from sdgbias.engines.hf.tokens import (
     put,
 )
 from sdgbias.engines.options import HfOptions, read
-from sdgbias.errors import ModelError
+from sdgbias.errors import ModelError, NonFiniteLogits
 from sdgbias.methods.answers import thought_begun
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.types import DIGITS, LETTERS, OPTION_LETTERS, Generated, Prompt, ScoreBatch
@@ -60,6 +69,8 @@ _OF_TOKENS = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_id
 #: Logits of a batch that are computed at once behind a shared beginning: rows times places.
 _PLACES = 512
 
+#: Tokens of an answer, and whether the limit ended it.
+Answer = tuple[list[int], bool]
 _Scored = tuple[list[int], torch.Tensor, torch.Tensor | None, list[int]]
 
 
@@ -85,6 +96,33 @@ class State:
     logits: torch.Tensor
 
 
+class Forced(LogitsProcessor):  # type: ignore[misc]
+    """Leaves each row the tokens of its choices, one position after the other, and everything
+    behind them. step: tokens written so far. Where logits have to be ``finite``, NonFiniteLogits
+    for a row whose largest one isn't."""
+
+    def __init__(self, choices: Sequence[Choices], finite: bool = True) -> None:
+        self.choices, self.finite, self.step = choices, finite, 0
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        if self.finite and not math.isfinite(float(scores.max(-1).values.sum())):
+            raise NonFiniteLogits("a logit of the free answer is NaN or infinite")
+        forced = [
+            (row, token)
+            for row, choices in enumerate(self.choices)
+            if self.step < len(choices)
+            for token in choices[self.step]
+        ]
+        self.step += 1
+        if not forced:
+            return scores
+        rows, ids = torch.tensor(forced, device=scores.device).T
+        allowed = scores.clone()  # what was given is put out as the model's own logits
+        allowed[rows] = -torch.inf
+        allowed[rows, ids] = scores[rows, ids]
+        return allowed
+
+
 class HuggingFace(Backend):
     """model, processor, tokenizer: the library's. batch_size, share_prefix: how prompts are scored,
     of the registry entry. counts: work done so far (prompts, tokens_of_prompts: as if each were
@@ -94,8 +132,8 @@ class HuggingFace(Backend):
         options = read(spec, HfOptions)
         self.name, self.dtype = spec.name, getattr(torch, spec.dtype)
         self.batch_size, self.share_prefix = spec.batch_size, bool(options.share_prefix)
-        self.processor, self.template = load_processor(spec, root), prompting.template_of(spec)
-        prompting.check_template(self.processor, self.template, spec)
+        self.processor, self.template = load_processor(spec, root), template_of(spec)
+        check_template(self.processor, self.template, spec)
         self.model, self.device = load_model(spec, root)
         self.tokenizer = self.processor.tokenizer
         self.candidates = find_candidates(
@@ -124,12 +162,12 @@ class HuggingFace(Backend):
             _VERSION,
             self.device.type,
             f"attention {attention(self.model.config)}",
-            f"prompts {prompting.probe_hash(self.processor, self.template)}",
+            f"prompts {probe_hash(self.processor, self.template)}",
             f"pictures {json.dumps(options.processor, sort_keys=True)}",
         )
 
     def render(self, prompt: Prompt) -> str:
-        return prompting.render(self.processor, prompt, self.template)
+        return render(self.processor, prompt, self.template)
 
     def inputs(self, prompts: Sequence[Prompt]) -> dict[str, torch.Tensor]:
         """A left-padded batch of prompts that all show pictures, or none. ModelError for too many
@@ -171,8 +209,8 @@ class HuggingFace(Backend):
         **options: Any,
     ) -> tuple[list[list[int]], Any]:
         """(tokens of greedy answers of B rows, the library's own output): ``new`` tokens at most,
-        the first of each row out of its ``choices`` (decoding.Forced)."""
-        model, forced = self._part(inputs), decoding.Forced(choices, finite)
+        the first of each row out of its ``choices`` (Forced)."""
+        model, forced = self._part(inputs), Forced(choices, finite)
         with memory_errors():
             out = model.generate(
                 **accepted(model, inputs),
@@ -204,35 +242,35 @@ class HuggingFace(Backend):
     def _batches(self, prompts: Sequence[Prompt]) -> list[_Rows]:
         """The batches in which N prompts are scored: their rows, whether behind the picture that
         they share, whether a candidate may come behind a lone space."""
-        batches, alone = [], dict[tuple[bool, bool], list[int]]()
-        for rows in decoding.by_picture(prompts):
+        made, alone = [], dict[tuple[bool, bool], list[int]]()
+        for rows in by_picture(prompts):
             if self.share_prefix and len(rows) > 1 and prompts[rows[0]].images:
-                batches.append(_Rows(rows, True))
+                made.append(_Rows(rows, True))
                 continue
             for row in rows:
                 kind = bool(prompts[row].images), self.candidates.spaced(prompts[row])
                 alone.setdefault(kind, []).append(row)
         for (_, spaced), rows in alone.items():
             long = [len(prompts[row].text) for row in rows]
-            for batch in decoding.batches(long, self.batch_size):
-                batches.append(_Rows([rows[b] for b in batch], False, spaced))
-        return batches
+            for batch in batches(long, self.batch_size):
+                made.append(_Rows([rows[b] for b in batch], False, spaced))
+        return made
 
     def _answered(self, prompts: Sequence[Prompt]) -> list[_Rows]:
         """The batches in which N prompts are answered."""
-        batches = []
-        for pictured in (True, False):
-            kind = [row for row, p in enumerate(prompts) if bool(p.images) is pictured]
-            for at in range(0, len(kind), self.batch_size):
-                batches.append(_Rows(kind[at : at + self.batch_size]))
-        return batches
+        kinds = [
+            [row for row, prompt in enumerate(prompts) if bool(prompt.images) is pictured]
+            for pictured in (True, False)
+        ]
+        size = self.batch_size
+        return [_Rows(kind[at : at + size]) for kind in kinds for at in range(0, len(kind), size)]
 
     def _scored(self, prompts: Sequence[Prompt]) -> Iterator[_Scored]:
         """(rows, (B, V) logits of their first tokens, those behind a lone space or None, lengths in
         tokens), batch by batch."""
-        batches = self._batches(prompts)
-        with self.maker.using([batch.of(prompts) for batch in batches]):
-            for rows, behind_picture, spaced in batches:
+        split = self._batches(prompts)
+        with self.maker.using([batch.of(prompts) for batch in split]):
+            for rows, behind_picture, spaced in split:
                 if behind_picture:
                     yield from self._behind_picture(prompts, rows)
                     continue
@@ -266,7 +304,7 @@ class HuggingFace(Backend):
         """
         tensors, ids = self.maker.get([prompts[row] for row in rows], behind_picture=True)
         whole = self._on_device(tensors)
-        begin = decoding.common_length(ids)
+        begin = common_length(ids)
         tails = [tokens[begin:] for tokens in ids]
         first = whole["input_ids"][0].tolist()
         length = len(first) - len(tails[0])
@@ -279,7 +317,7 @@ class HuggingFace(Backend):
         cache = self.forward(**cut, use_cache=True, logits_to_keep=1).past_key_values
         self.counts["tokens_prefilled"] += length
         self.counts["images_encoded"] += len(prompts[rows[0]].images)
-        for part in decoding.batches(list(map(len, tails)), self.batch_size, _PLACES):
+        for part in batches(list(map(len, tails)), self.batch_size, _PLACES):
             part_tails = [tails[b] for b in part]
             spaces = [self.candidates.spaced(prompts[rows[b]]) for b in part]
             logits, after = self._tails(cache, part_tails, spaces)
@@ -318,9 +356,9 @@ class HuggingFace(Backend):
         texts = [[""] * len(starts) for _ in prompts]
         truncated = [[False] * len(starts) for _ in prompts]
         answer = self._branched if self.share_prefix and len(starts) > 1 else self._plain
-        batches = self._answered(prompts)
-        with self.maker.using([batch.of(prompts) for batch in batches]):
-            for rows, *_ in batches:
+        split = self._answered(prompts)
+        with self.maker.using([batch.of(prompts) for batch in split]):
+            for rows, *_ in split:
                 of_batch = [prompts[row] for row in rows]
                 for b, answers in enumerate(answer(of_batch, starts, max_new_tokens)):
                     begun = thought_begun(self.render(of_batch[b]))
@@ -331,56 +369,55 @@ class HuggingFace(Backend):
 
     def _plain(
         self, prompts: Sequence[Prompt], starts: Sequence[str], limit: int
-    ) -> list[list[decoding.Answer]]:
+    ) -> list[list[Answer]]:
         """Answers of B prompts, one ordinary generation for each start."""
-        spaced = None
+        first = behind = None
         if begins_behind_space(starts, self.candidates):
             first, behind, _ = self.first_tokens(prompts, self.candidates.space)
-            spaced = first, behind
-        choices = self._choices(starts, len(prompts), spaced)
-        answers: list[list[decoding.Answer]] = [[] for _ in prompts]
+        choices = self._choices(starts, len(prompts), first, behind)
+        answers: list[list[Answer]] = [[] for _ in prompts]
         tensors = self.maker.get(prompts).tensors
         for s in range(len(starts)):
             forced = [of_prompt[s] for of_prompt in choices]
             inputs, most = self._on_device(tensors), limit + max(map(len, forced))
             new, _ = self._generate(inputs, most, forced)
             for b, ids in enumerate(new):
-                answers[b].append(decoding.cut(ids, len(forced[b]), limit, self.ends))
+                answers[b].append(_cut(ids, len(forced[b]), limit, self.ends))
         return answers
 
     def _choices(
         self,
         starts: Sequence[str],
         prompts: int,
-        spaced: tuple[torch.Tensor, torch.Tensor | None] | None,
+        first: torch.Tensor | None,
+        behind: torch.Tensor | None,
     ) -> list[list[Choices]]:
-        """As `choices_of`; spaced: (B, V) logits of the first token, and behind a lone space."""
-        if spaced is None or spaced[1] is None:
-            return choices_of(starts, self.candidates, prompts, None)
-        ids = self.candidates.wanted(DIGITS)
-        both = _first(spaced[0], ids), _first(spaced[1], ids)
+        """As `choices_of`; (B, V) logits of the first token, and behind a lone space, or None."""
+        ids, both = self.candidates.wanted(DIGITS), None
+        if first is not None and behind is not None:
+            both = _first(first, ids), _first(behind, ids)
         return choices_of(starts, self.candidates, prompts, both)
 
     def _branched(
         self, prompts: Sequence[Prompt], starts: Sequence[str], limit: int
-    ) -> list[list[decoding.Answer]]:
+    ) -> list[list[Answer]]:
         """Answers of B prompts, each prompt computed once for its S starts."""
         n, space = len(starts), self.candidates.space
         state = self.prefill(prompts)
         self.counts["decode_prefills"] += len(prompts)
-        spaced = None
+        behind = None
         if begins_behind_space(starts, self.candidates):
-            spaced = state.logits, self.follow(state, space)
-        choices = self._choices(starts, len(prompts), spaced)
+            behind = self.follow(state, space)
+        choices = self._choices(starts, len(prompts), state.logits, behind)
         forced = [choice for of_prompt in choices for choice in of_prompt]
         state = self.repeat(state, n)
-        logits = decoding.Forced(forced)(state.ids, state.logits)
+        logits = Forced(forced)(state.ids, state.logits)
         first = logits.argmax(-1, keepdim=True)
         rest = [choice[1:] for choice in forced]
         new, _ = self._go_on(state, first, limit + max(map(len, rest)), rest)
         whole = [[*begun, *ids] for begun, ids in zip(first.tolist(), new, strict=True)]
         answers = [
-            decoding.cut(ids, len(choice), limit, self.ends)
+            _cut(ids, len(choice), limit, self.ends)
             for ids, choice in zip(whole, forced, strict=True)
         ]
         return [answers[at : at + n] for at in range(0, len(answers), n)]
@@ -408,9 +445,8 @@ class HuggingFace(Backend):
         """(B, V) logits behind one more token; the state stays as it is."""
         column = torch.full_like(state.ids[:, :1], token or 0)
         kept = dataclasses.replace(state, cache=copy.deepcopy(state.cache))
-        logits: torch.Tensor = self._go_on(kept, column, 1, [], finite=False, output_logits=True)[
-            1
-        ].logits[0]
+        _, out = self._go_on(kept, column, 1, [], finite=False, output_logits=True)
+        logits: torch.Tensor = out.logits[0]
         return logits
 
     def _go_on(
@@ -437,3 +473,10 @@ def _first(logits: torch.Tensor, ids: Sequence[int]) -> FirstTokens:
     scores = dict(zip(ids, exact[:, list(ids)].T.cpu().numpy(), strict=True))
     total = torch.logsumexp(exact, dim=-1).cpu().numpy()
     return FirstTokens(scores, total, exact.argmax(-1).tolist())
+
+
+def _cut(ids: Sequence[int], forced: int, limit: int, ends: Collection[int]) -> Answer:
+    """An answer up to the token that ends it, or ``limit`` tokens behind its forced start."""
+    whole = list(ids[: forced + limit])
+    end = next((at for at in range(forced, len(whole)) if whole[at] in ends), None)
+    return (whole, True) if end is None else (whole[:end], False)

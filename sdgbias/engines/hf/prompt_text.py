@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from sdgbias.engines.hf.processor import load_processor
-from sdgbias.engines.hf.prompting import (
+from sdgbias.engines.hf.load import load_processor
+from sdgbias.engines.hf.prompt import (
     adds_special_tokens,
     check_template,
     probe_hash,

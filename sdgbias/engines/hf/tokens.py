@@ -58,15 +58,6 @@ class CandidateTokens:
         return sorted({*self.minus, *space}.union(*(self.ids[c] for c in candidates)))
 
 
-def vocabulary(tokenizer: Any) -> dict[str, int]:
-    """Token -> id. Tokens that are bytes (tiktoken, in repositories with code of their own) as
-    byte-level tokenizers write them, as far as candidates are concerned."""
-    return {
-        token.decode("latin-1").replace(" ", "\u0120") if isinstance(token, bytes) else token: at
-        for token, at in tokenizer.get_vocab().items()
-    }
-
-
 def decoded(tokenizer: Any, ids: Sequence[int]) -> str:
     """The text of an answer, without special tokens but for those around its thoughts."""
     whole = str(tokenizer.decode(ids))
@@ -88,7 +79,7 @@ def find_candidates(tokenizer: Any, wanted: str, optional: str = "") -> Candidat
     spaced: set[str] = set()
     space: int | None = None
     byte_space: int | None = None
-    tokens = vocabulary(tokenizer)
+    tokens = tokenizer.get_vocab()
     for token, index in sorted(tokens.items(), key=lambda pair: pair[1]):
         if token in special:
             continue

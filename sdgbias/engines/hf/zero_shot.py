@@ -1,32 +1,45 @@
-"""The paper's two baselines as engines: CLIP by similarity of picture and label, ViT by its trained
-classification head.
+"""The fairness paper's two baselines as engines (CLIP by similarity of picture and label, ViT by
+its trained classification head), and its two text encoders (Wu et al., App. A.2), CLIP's text tower
+and a sentence T5, as labels.TextEncoder.
 
-Both choose one label from a list; neither reads a question. A direct question lists its labels
-between [ and ], the only part of it that these engines use; the chosen label is the free answer. A
-single-choice question (p2, p3) has no such list: it is refused prompt by prompt
+Both baselines choose one label from a list; neither reads a question. A direct question lists its
+labels between [ and ], the only part of it that these engines use; the chosen label is the free
+answer. A single-choice question (p2, p3) has no such list: it is refused prompt by prompt
 (``NotAnswerable``), is counted separately, neither as wrong nor as failed, and is not retried. The
-paper has N/A there.
+paper has N/A there. Text encoders are entries of the registry like any model (backend
+`text-encoder`, option `kind`); methods/labels.py describes their use, and why an answer must be
+similar enough to count.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from PIL import Image
-from transformers import AutoImageProcessor, AutoTokenizer, CLIPModel, ViTForImageClassification
+from safetensors.torch import load_file
+from transformers import (
+    AutoImageProcessor,
+    AutoTokenizer,
+    CLIPModel,
+    CLIPTextModelWithProjection,
+    T5EncoderModel,
+    ViTForImageClassification,
+)
 
 from sdgbias.engines import Backend
 from sdgbias.engines.fingerprint import VERSIONS, fingerprint
-from sdgbias.engines.hf import loading
-from sdgbias.engines.options import VitOptions, read
+from sdgbias.engines.hf import load
+from sdgbias.engines.options import TextEncoderOptions, VitOptions, read
 from sdgbias.errors import ModelError, NotAnswerable, RegistryError
 from sdgbias.files import packaged_yaml
-from sdgbias.methods.labels import plain_form
+from sdgbias.methods.labels import TextEncoder, plain_form
 from sdgbias.raw.facet import normalise
 from sdgbias.raw.images.composite import open_picture
 from sdgbias.registry.spec import ModelSpec
@@ -36,6 +49,10 @@ _LIST = re.compile(r"\[([^\[\]]+)\]")
 _VERSION = VERSIONS["vit-zero-shot"]
 #: The authors' phrase for a class in CLIP prompts.
 PHRASE = "a photo of a {}"
+#: Words of an answer that the authors' code keeps.
+WORDS = 50
+#: The limit of sentence-transformers for its T5 checkpoints, in tokens.
+T5_TOKENS = 256
 
 
 def labels_of(prompt: Prompt) -> list[str]:
@@ -111,12 +128,12 @@ class ClipZeroShot(ZeroShot):
     """The label whose text lies closest to the picture (cosine). Ties go to the earlier label."""
 
     def __init__(self, spec: ModelSpec, root: Path) -> None:
-        self.model = loading.model(spec, root, CLIPModel.from_pretrained)
-        self.tokenizer = loading.part(spec, root, AutoTokenizer)
-        self.images = loading.part(spec, root, AutoImageProcessor, backend="pil")
+        self.model = load.model(spec, root, CLIPModel.from_pretrained)
+        self.tokenizer = load.part(spec, root, AutoTokenizer)
+        self.images = load.part(spec, root, AutoImageProcessor, backend="pil")
         self.batch_size = spec.batch_size
         self._texts: dict[tuple[str, ...], torch.Tensor] = {}
-        self.fingerprint = fingerprint(spec, root, _VERSION, "clip", loading.device().type)
+        self.fingerprint = fingerprint(spec, root, _VERSION, "clip", load.device().type)
 
     @torch.inference_mode()
     def scores(self, pictures: Sequence[Image.Image], names: tuple[str, ...]) -> torch.Tensor:
@@ -148,8 +165,8 @@ class VitZeroShot(ZeroShot):
 
     def __init__(self, spec: ModelSpec, root: Path) -> None:
         wanted = _label_map(spec)
-        self.model = loading.model(spec, root, ViTForImageClassification.from_pretrained)
-        self.images = loading.part(spec, root, AutoImageProcessor, backend="pil")
+        self.model = load.model(spec, root, ViTForImageClassification.from_pretrained)
+        self.images = load.part(spec, root, AutoImageProcessor, backend="pil")
         index_of = {str(name): int(i) for i, name in self.model.config.id2label.items()}
         lacking = sorted({name for names in wanted.values() for name in names} - set(index_of))
         if lacking:
@@ -168,7 +185,7 @@ class VitZeroShot(ZeroShot):
         }
         self.batch_size = spec.batch_size
         mapping = json.dumps(wanted, sort_keys=True)
-        self.fingerprint = fingerprint(spec, root, _VERSION, "vit", mapping, loading.device().type)
+        self.fingerprint = fingerprint(spec, root, _VERSION, "vit", mapping, load.device().type)
 
     @torch.inference_mode()
     def scores(self, pictures: Sequence[Image.Image], names: tuple[str, ...]) -> torch.Tensor:
@@ -218,3 +235,131 @@ def _label_map(spec: ModelSpec) -> Mapping[str, list[str]]:
             f" {f'{twice[0]!r} stands twice' if twice else 'a class without outputs'}"
         )
     return label_map
+
+
+# ----------------------------------------------------------------------
+# text encoders
+
+
+def text_encoder(spec: ModelSpec, root: Path) -> TextEncoder:
+    """The encoder of a registry entry. Raises RegistryError (no text encoder, unknown kind),
+    ModelError, InfrastructureError."""
+    if spec.backend != "text-encoder":
+        raise RegistryError(
+            f"{_entry(spec)}: backend is {spec.backend}; a text encoder has backend text-encoder"
+        )
+    kinds = {"clip": ClipText, "t5": SentenceT5}
+    return kinds[read(spec, TextEncoderOptions).kind](spec, root)
+
+
+class _Tower:
+    """What both have in common: the checkpoint's parts, and batches of unit rows."""
+
+    name: str
+    #: Longest input in tokens.
+    limit: int
+
+    def __init__(self, spec: ModelSpec, root: Path, model: Any, *more: str) -> None:
+        self.floor = read(spec, TextEncoderOptions).floor
+        self.model = load.model(spec, root, model.from_pretrained)
+        self.tokenizer = load.part(spec, root, AutoTokenizer)
+        self.batch_size = spec.batch_size
+        identity = ["text-encoder-1", self.name, *more, load.device().type]
+        self.fingerprint = fingerprint(spec, root, *identity)
+
+    def embed(self, texts: Sequence[str]) -> np.ndarray:
+        """N texts -> (N, D) float32 unit rows."""
+        if not texts:
+            return self.embed(["A"])[:0]
+        parts = (texts[at : at + self.batch_size] for at in range(0, len(texts), self.batch_size))
+        return np.concatenate([self._rows(list(map(self.phrase, part))) for part in parts])
+
+    @torch.inference_mode()
+    def _rows(self, texts: list[str]) -> np.ndarray:
+        inputs = self.tokenizer(
+            texts, padding=True, truncation=True, max_length=self.limit, return_tensors="pt"
+        ).to(self.model.device)
+        vectors = self._encode(inputs["input_ids"], inputs["attention_mask"]).float()
+        rows: np.ndarray = torch.nn.functional.normalize(vectors, dim=-1).cpu().numpy()
+        return rows
+
+    @staticmethod
+    def phrase(text: str) -> str:
+        """The tower's input."""
+        return text
+
+    def _encode(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """(B, L) ids and mask -> (B, D)."""
+        raise NotImplementedError
+
+
+class ClipText(_Tower):
+    """CLIP's text tower with its projection. Every text is read as "a photo of a {its first 50
+    words}", labels and answers alike, as in the authors' code; a text that already begins so is not
+    changed."""
+
+    name = "clip"
+
+    def __init__(self, spec: ModelSpec, root: Path) -> None:
+        super().__init__(spec, root, CLIPTextModelWithProjection)
+        self.limit = int(self.model.config.max_position_embeddings)
+
+    @staticmethod
+    def phrase(text: str) -> str:
+        """The tower's input. The limit of 50 words applies to the answer, not to the words before
+        it."""
+        return PHRASE.format(" ".join(text.removeprefix(PHRASE.format("")).split()[:WORDS]))
+
+    def _encode(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        vectors: torch.Tensor = self.model(input_ids=ids, attention_mask=mask).text_embeds
+        return vectors
+
+
+class SentenceT5(_Tower):
+    """A T5 encoder as a sentence encoder: mean over the real tokens, then the checkpoint's dense
+    layer where it has one (sentence-t5-* have: `2_Dense`), each row normalised to length one."""
+
+    name, limit = "t5", T5_TOKENS
+
+    def __init__(self, spec: ModelSpec, root: Path) -> None:
+        self.dense, digest = _dense(spec, root)
+        super().__init__(spec, root, T5EncoderModel, digest)
+
+    def _encode(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        states = self.model(input_ids=ids, attention_mask=mask).last_hidden_state.float()
+        real = mask[..., None].to(states.dtype)
+        pooled: torch.Tensor = (states * real).sum(1) / real.sum(1).clamp(min=1.0)  # (B, H)
+        return pooled if self.dense is None else self.dense(pooled)
+
+
+def _dense(spec: ModelSpec, root: Path) -> tuple[Any, str]:
+    """(linear layer or None, digest of its bytes) of a sentence-transformers checkpoint;
+    modules.json names the folder that contains it."""
+    modules = load.file(spec, root, "modules.json")
+    listed = json.loads(modules.read_text(encoding="utf-8")) if modules else []
+    folders = [m["path"] for m in listed if str(m.get("type", "")).endswith(".Dense")]
+    if not folders:
+        return None, "no dense layer"
+    config, weights = (
+        load.file(spec, root, f"{folders[0]}/{name}")
+        for name in ("config.json", "model.safetensors")
+    )
+    if config is None or weights is None:
+        raise ModelError(
+            f"{spec.name}: {folders[0]} has no config.json or no model.safetensors; pickles are"
+            " never loaded: convert it"
+        )
+    dense = json.loads(config.read_text(encoding="utf-8"))
+    activation = str(dense.get("activation_function", "Identity"))
+    if len(folders) > 1 or not activation.endswith("Identity"):
+        raise ModelError(
+            f"{spec.name}: modules.json lists {len(folders)} dense layers, the first with"
+            f" activation {activation}; known are checkpoints with one, without an activation"
+        )
+    state = {
+        name.removeprefix("linear."): value.float() for name, value in load_file(weights).items()
+    }
+    layer = torch.nn.Linear(dense["in_features"], dense["out_features"], bias="bias" in state)
+    with load.reading(spec, weights.parent):
+        layer.load_state_dict(state)
+    return layer.eval().to(load.device()), hashlib.sha256(weights.read_bytes()).hexdigest()

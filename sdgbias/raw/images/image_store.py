@@ -168,10 +168,7 @@ def render_store(
         done += result.rendered + result.reused
         progress("rendering images", done, total)
     publish(out, set(shards))
-    misplaced = photos.misplaced[
-        photos.misplaced["key"].str.replace("/[^/]*$", "", regex=True).isin(table["cluster_id"])
-    ]
-    quarantine = pd.concat([missing, misplaced, *(one.quarantine for one in results)])
+    quarantine = pd.concat([missing, *(one.quarantine for one in results)])
     return StoredImages(
         join_index([one.index for one in results]),
         quarantine.sort_values(QUARANTINE_COLUMNS, ignore_index=True),

@@ -20,7 +20,6 @@ from sdgbias.errors import InputError
 from sdgbias.files import FileError, confine
 from sdgbias.raw.images.composite import open_picture, opened
 from sdgbias.raw.text_tables import find_column, read_text
-from sdgbias.types import QUARANTINE_COLUMNS
 
 IMAGERY = Path("mapillary") / "imagery"
 PHOTO_CANDIDATES = 8  # readable photos considered for each one wanted
@@ -188,80 +187,40 @@ def locate(raw: Path, relative: str) -> str:
 @dataclass(frozen=True)
 class PhotoIndex:
     """rows: cluster_id, photo_id, path (below the raw folder), sorted. named: the clusters that
-    metadata names. misplaced: quarantine rows of photos that metadata assigns to one cluster but
-    are in another one's folder."""
+    metadata names."""
 
     rows: pd.DataFrame
     named: frozenset[str]
-    misplaced: pd.DataFrame
 
 
 def index_photos(raw: Path) -> PhotoIndex:
     """All street photos under ``raw``.
 
-    Read from mapillary/metadata/{CC}.csv (columns in any order) where present, otherwise from the
-    files found. Rows whose file doesn't exist are left out. Photos lie in
-    imagery/{CC}/{DHSID_EA}/{id}.jpeg or in imagery/{CC}.zip of the same tree; members are read in
-    place, with path 'mapillary/imagery/AL.zip::AL/AL-2008-5#-00000001/123.jpeg'.
+    Photos lie in imagery/{CC}/{DHSID_EA}/{id}.jpeg or in imagery/{CC}.zip of the same tree; members
+    are read in place, with path 'mapillary/imagery/AL.zip::AL/AL-2008-5#-00000001/123.jpeg'. Where
+    a country has a table mapillary/metadata/{CC}.csv (columns in any order), its photos are those
+    that the table names, in the folder of their cluster. Raises InputError for a table none of
+    whose rows has a file.
     """
     listed = _listing(raw)
     tables = {path.stem: path for path in sorted((raw / IMAGERY.parent / "metadata").glob("*.csv"))}
     parts = [listed[~listed["cc"].isin(list(tables))]]
-    misplaced = [pd.DataFrame(columns=QUARANTINE_COLUMNS, dtype="str")]
     named: set[str] = set()
     for cc, path in tables.items():
-        rows, of_country = _metadata(raw, path), listed[listed["cc"] == cc]
-        matched = of_country.merge(rows, on=["cluster_id", "photo_id"])
-        rest = rows.merge(matched[["cluster_id", "photo_id"]], how="left", indicator=True)
-        rest = rest[rest["_merge"] == "left_only"].drop(columns="_merge")
-        wrong = _of_others(rest, rows, of_country, path.relative_to(raw).as_posix())
-        extra = rest[(rest["path_given"] != "") & ~rest.index.isin(wrong.index)]
-        exists = np.array(
-            [confine(raw / IMAGERY, given).is_file() for given in extra["path_given"]], dtype=bool
-        )
-        extra = extra.loc[exists]
-        extra = extra.assign(path=[(IMAGERY / given).as_posix() for given in extra["path_given"]])
-        if len(rows) and matched.empty and extra.empty and len(of_country):
+        rows, of_country = _metadata(path), listed[listed["cc"] == cc]
+        matched = of_country.merge(rows)
+        if len(rows) and matched.empty and len(of_country):
             example = f"{rows['cluster_id'].iloc[0]}/{rows['photo_id'].iloc[0]}"
             raise InputError(
                 f"{path}: none of its {len(rows)} rows names a photo of {raw / IMAGERY / cc} (first"
                 f" row: {example}); expected the photo's id and the DHSID_EA, or remove the table"
                 " to use the folder as it is"
             )
-        parts += [matched, extra]
-        misplaced.append(wrong)
+        parts.append(matched)
         named.update(rows["cluster_id"])
     index = pd.concat([part[["cluster_id", "photo_id", "path"]] for part in parts]).astype("str")
-    index = index.drop_duplicates(["cluster_id", "photo_id"]).sort_values(
-        ["cluster_id", "photo_id"], ignore_index=True
-    )
-    return PhotoIndex(index, frozenset(named), pd.concat(misplaced, ignore_index=True))
-
-
-def _of_others(
-    rest: pd.DataFrame, rows: pd.DataFrame, listed: pd.DataFrame, table: str
-) -> pd.DataFrame:
-    """Quarantine rows for those of ``rest`` (metadata rows without a photo in their cluster's
-    folder) whose photo lies in another cluster's: where their path says so, or where only the file
-    says so and no row claims it for its own folder."""
-    folder = rest["path_given"].str.extract(r"([^/\\]+)[/\\][^/\\]+$")[0].fillna("").astype("str")
-    clusters = set(listed["cluster_id"]) | set(rows["cluster_id"])
-    by_path = folder.where(folder.isin(clusters) & (folder != rest["cluster_id"]), "")
-    unclaimed = listed.merge(rows[["cluster_id", "photo_id"]], how="left", indicator=True)
-    unclaimed = unclaimed[unclaimed["_merge"] == "left_only"]
-    owners = dict(zip(unclaimed["photo_id"], unclaimed["cluster_id"], strict=True))
-    by_file = (
-        rest["photo_id"].map(owners).fillna("").astype("str").where(rest["path_given"] == "", "")
-    )
-    other = by_path.where(by_path != "", by_file)
-    wrong, other = rest[other != ""], other[other != ""]
-    where = f"{table} names it, but it lies in the folder of "
-    detail = where + other + "; correct the row or move the photo"
-    key = wrong["cluster_id"] + "/" + wrong["photo_id"]
-    return pd.DataFrame(
-        {"table": "photos", "key": key, "rule": "photo-of-other-cluster", "detail": detail},
-        dtype="str",
-    )
+    index = index.sort_values(["cluster_id", "photo_id"], ignore_index=True)
+    return PhotoIndex(index, frozenset(named))
 
 
 def _listing(raw: Path) -> pd.DataFrame:
@@ -293,26 +252,12 @@ def _is_jpeg(name: str) -> bool:
     return not name.startswith(".") and name.lower().endswith((".jpeg", ".jpg"))
 
 
-def _metadata(raw: Path, path: Path) -> pd.DataFrame:
-    """One metadata table: cluster_id, photo_id, path_given ('' without)."""
-    table = read_metadata(path)
-    given = table.get("path", pd.Series("", index=table.index, dtype="str"))
-    rows = table[["cluster_id", "photo_id"]].assign(path_given=given)
-    for column in (rows[name] for name in rows.columns):
-        for value in column[column.str.contains(r"\.\.|^[\\/]|^[A-Za-z]:|\0", regex=True)]:
-            confine(raw / IMAGERY, value)
-    return rows.drop_duplicates(["cluster_id", "photo_id"])
-
-
-def read_metadata(path: Path) -> pd.DataFrame:
-    """A metadata table as text: photo_id, cluster_id, and lat, lon, path where it has them. Ids
-    exceed 2**53. Raises InputError for a file that can't be read or lacks one of the ids."""
+def _metadata(path: Path) -> pd.DataFrame:
+    """A metadata table: cluster_id, photo_id as text (ids exceed 2**53). Raises InputError for a
+    file that can't be read or lacks one of the two."""
     table = read_text(path)
     named = {
         find_column(path, table, "photo's id", ID_NAMES): "photo_id",
         find_column(path, table, "cluster's DHSID_EA", CLUSTER_NAMES): "cluster_id",
     }
-    named |= {
-        name: name.lower() for name in table.columns if name.lower() in ("lat", "lon", "path")
-    }
-    return table[list(named)].rename(columns=named)
+    return table[list(named)].rename(columns=named).drop_duplicates(ignore_index=True)

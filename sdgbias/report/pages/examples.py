@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import io
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from PIL import Image
 
@@ -40,7 +38,7 @@ def context(reader: Reader, run_ids: list[str], limit: int = LIMIT) -> dict[str,
     group they are ordered by hash of the item, so that models are shown on the same items where
     possible. Pictures have at most ``PICTURE_BYTES``.
     """
-    rows = _pick(_candidates(reader, run_ids), limit)
+    rows = reader.frame(SQL["examples"], {"runs": run_ids, "limit": limit}, runs=run_ids)
     examples: list[dict[str, Any]] = []
     for run_id, part in rows.groupby("run_id", sort=True):
         run = known.one(reader, str(run_id))
@@ -67,37 +65,6 @@ def context(reader: Reader, run_ids: list[str], limit: int = LIMIT) -> dict[str,
         "pictures": uris,
         "places": questions.PLACES,
     }
-
-
-def _candidates(reader: Reader, run_ids: list[str]) -> pd.DataFrame:
-    """run_id, item_id, test, pillar, outcome and the answers of Full and CADE, for every eligible
-    question: its picture was in the store when the newest of these runs was published, so that
-    later runs don't change the examples of earlier ones."""
-    rows = reader.frame(SQL["examples"], {"runs": run_ids}, runs=run_ids)
-    now, before = rows["right_cade"].astype(bool), rows["right_full"].astype(bool)
-    changed = rows["said_full"] != rows["said_cade"]
-    return rows.assign(
-        outcome=np.select(
-            [now & ~before, before & ~now, changed], ["fixed", "broken", "moved"], "same"
-        )
-    )
-
-
-def _pick(rows: pd.DataFrame, limit: int) -> pd.DataFrame:
-    """Round robin over the groups, so that rare outcomes appear and no model or pillar crowds out
-    another."""
-    key = [
-        hashlib.sha256(f"{item}|{test}".encode()).hexdigest()
-        for item, test in zip(rows["item_id"], rows["test"], strict=True)
-    ]
-    rows = rows.assign(turn_key=key).sort_values(["turn_key", "run_id"])
-    wide = rows.groupby(["run_id", "pillar", "outcome"]).cumcount()
-    narrow = rows.groupby(["run_id", "pillar", "test", "outcome"]).cumcount()
-    return (
-        rows.assign(narrow=narrow, wide=wide)
-        .sort_values(["narrow", "wide", "turn_key", "run_id"])
-        .head(limit)
-    )
 
 
 def pictures(query: Query, rows: pd.DataFrame) -> dict[str, str]:

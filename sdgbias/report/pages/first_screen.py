@@ -118,7 +118,7 @@ def shares(cells: Cells, model: str, level: str, method: str) -> dict[str, Estim
     methods = (method, "full_generated") if method == "full" else (method,)
     for name in methods:
         values = {d: cells.estimate(**where, method=name, metric=f"share_{d}") for d in DIRECTIONS}
-        defined = {d: e for d, e in values.items() if e is not None and e.value == e.value}
+        defined = {d: e for d, e in values.items() if e is not None}
         if len(defined) == len(DIRECTIONS):
             return defined
     return {}

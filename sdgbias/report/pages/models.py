@@ -25,16 +25,6 @@ _NEWEST = """SELECT * FROM runs WHERE finished_at IS NOT NULL AND {where}
              1 ORDER BY {order}"""
 
 
-def names(reader: Reader) -> list[str]:
-    """Names of all models with a run or a night."""
-    return [
-        r["model"]
-        for r in reader.ask(
-            "SELECT model FROM runs UNION SELECT model FROM night_outcomes ORDER BY 1"
-        )
-    ]
-
-
 def entry(root: Path | None, name: str) -> ModelSpec | None:
     """The registry's entry of a model; None if there is no registry or no readable entry of this
     name."""

@@ -49,11 +49,6 @@ def models(reader: Reader) -> list[str]:
     return [r["model"] for r in reader.ask("SELECT DISTINCT model FROM runs ORDER BY model")]
 
 
-def ids(reader: Reader) -> list[str]:
-    """All run ids; only read to suggest similar names."""
-    return [r["run_id"] for r in reader.ask("SELECT run_id FROM runs ORDER BY run_id")]
-
-
 def listing(reader: Reader, page: int, model: str = "", suite: str = "") -> dict[str, Any]:
     """Runs, newest first, PAGE at a time; each with the previous run of the same model."""
     where, params = "true", []

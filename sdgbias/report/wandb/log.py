@@ -39,10 +39,6 @@ LOGGED = "logged.json"
 OTHER_DIR = "choose another --dir"
 #: The axis of plots over nights.
 NIGHT_YEAR = "night/year"
-#: Benchmarks with more questions than this are recorded by digest only.
-MOST_ROWS = 250_000
-#: Backends whose models have no weights on the hub.
-_WEIGHTLESS = ("api", "planted", "planted-people")
 #: A run's row of ``runs``, with its ``night`` and ``outcome``, the model's row of that night.
 Record = Mapping[str, Any]
 
@@ -345,8 +341,8 @@ def _log_artifacts(run: Any, results: Path, record: Record, folder: Path, online
         "rows": len(ids),
         "sha256_of_item_ids": hashlib.sha256("\n".join(ids).encode()).hexdigest(),
     }
-    leaves = not suites.named(str(record["suite"])).private and len(ids) <= MOST_ROWS
-    questions = _tables(results, record, "benchmark_id", ["questions"] if leaves else [], folder)
+    leaves = [] if suites.named(str(record["suite"])).private else ["questions"]
+    questions = _tables(results, record, "benchmark_id", leaves, folder)
     benchmark = _artifact(f"benchmark-{record['benchmark_id']}", "dataset", about, questions)
     for artifact in (benchmark, _model(record)):
         _ = run.use_artifact(artifact) if online else run.log_artifact(artifact)
@@ -401,7 +397,7 @@ def _model(record: Record) -> Any:
 
     spec = credentials.cleaned(json.loads(record["config"] or "{}").get("spec", {}))
     repo, revision = str(spec.get("repo", "")), str(record["revision"] or "")
-    on_hub = repo.count("/") == 1 and ":" not in repo and record["backend"] not in _WEIGHTLESS
+    on_hub = repo.count("/") == 1 and ":" not in repo and record["backend"] != "api"
     address = f"sdgbias://{safe(repo or str(record['model']))}@{safe(revision)}"
     if on_hub:
         address = f"https://huggingface.co/{repo}/tree/{revision}"

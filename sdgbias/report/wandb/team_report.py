@@ -12,7 +12,7 @@ from typing import Any
 from sdgbias import store
 from sdgbias.analysis import night_text
 from sdgbias.errors import InfrastructureError, StoreError, UsageError, first_line
-from sdgbias.files import json_object, packaged_sql, write_atomically, write_json
+from sdgbias.files import json_object, write_atomically, write_json
 from sdgbias.report import headlines
 from sdgbias.report.build import ReportPages
 from sdgbias.report.layout import OVERVIEW, OWN
@@ -40,6 +40,11 @@ PLOTS = {
         for task, prompt in (("direct", "p1"), ("choice", "p2"))
         for name, (one, other) in PAIRS.items()
     },
+}
+#: Of suites of own questions.
+OWN_PLOTS = {
+    "mcq/all/full/accuracy": "Accuracy of the Full view",
+    "mcq/all/cade/accuracy_gain": "CADE: gain in accuracy",
 }
 _RUN = ("model", "suite", "provenance", "benchmark_id", "n_scored", "n_failed", "run_id")
 
@@ -83,23 +88,9 @@ def sections(results: Path) -> list[tuple[str, str]]:
 
 
 def plots(results: Path) -> dict[str, dict[str, str]]:
-    """Suite -> metric of the history -> title of its plot. Of own questions accuracy with most
-    evidence, CADE's gain, and the best minus the worst group."""
-    sql = "SELECT suite, list(run_id) AS runs FROM latest_run GROUP BY suite ORDER BY suite DESC"
-    by_suite = {}
-    for suite, run_ids in store.query(results, sql).itertuples(index=False, name=None):
-        names: set[str] = set()
-        for run_id in () if suite in PLOTS else run_ids:
-            numbers = store.query(results, packaged_sql("wandb.sql")["numbers"], {"run_id": run_id})
-            shown = numbers["metric"].isin(["accuracy", "accuracy_gain", "disparity"])
-            names |= set(numbers.loc[shown & numbers["over_nights"], "name"])
-        views = [v for v in ("full", "ctx_q", "q_only") if any(f"/{v}/" in name for name in names)]
-        by_suite[suite] = PLOTS.get(suite) or {
-            name: f"{suite}: {name.removeprefix('mcq/all/')}"
-            for name in sorted(names)
-            if f"/{views[0]}/" in name or name.endswith("/cade/accuracy_gain")
-        }
-    return by_suite
+    """Suite with a run -> metric of the history -> title of its plot."""
+    sql = "SELECT DISTINCT suite FROM latest_run ORDER BY suite DESC"
+    return {suite: PLOTS.get(suite, OWN_PLOTS) for suite in store.query(results, sql)["suite"]}
 
 
 def blocks(results: Path, entity: str, project: str) -> list[Any]:

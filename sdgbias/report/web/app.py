@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -21,7 +21,6 @@ from starlette.staticfiles import StaticFiles
 from sdgbias.errors import StoreError, UsageError
 from sdgbias.report import layout
 from sdgbias.report.web import routes, routes_questions
-from sdgbias.report.web.kept import KeptPages
 from sdgbias.report.web.site import REPORT_POLICY, Missing, Refused, Site
 
 logger = logging.getLogger(__name__)
@@ -84,7 +83,6 @@ def create(site: Site, hosts: Iterable[str] = LOOPBACK) -> FastAPI:
             "/report", StaticFiles(directory=site.report, html=True, check_dir=False), name="report"
         )
     _say_no(app, site)
-    app.middleware("http")(KeptPages(site).answer)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)
 
     @app.middleware("http")
@@ -101,53 +99,43 @@ def create(site: Site, hosts: Iterable[str] = LOOPBACK) -> FastAPI:
     return app
 
 
+#: Status of an error -> the heading and the sentence of its page.
+_NO = {
+    404: ("No such page", "There is nothing at {path}."),
+    405: ("Read only", "These pages can only be read: GET and HEAD."),
+}
+_UNSHOWN = "This can’t be shown"
+_BROKEN = "This page is broken; the server’s log has the cause. Other pages still work."
+
+
 def _say_no(app: FastAPI, site: Site) -> None:
     def page(
-        status: int, heading: str, message: str, headers: dict[str, str] | None = None, **more: Any
+        status: int, heading: str, message: str, headers: Mapping[str, str] | None = None, **of: Any
     ) -> HTMLResponse:
-        context = {"near": (), "every": "/", "retry": 0, **more}
-        response = site.html(
-            "error.html.j2",
-            layout.ERROR,
-            title=heading,
-            status=status,
-            heading=heading,
-            message=message,
-            **context,
-        )
+        shown = {"title": heading, "heading": heading, "every": "/", "retry": 0, **of}
+        response = site.html("error.html.j2", layout.ERROR, status=status, message=message, **shown)
         response.headers.update(headers or {})
         return response
 
     @app.exception_handler(Missing)
     def missing(request: Request, error: Missing) -> HTMLResponse:
-        return page(404, f"No such {error.what}", str(error), near=error.near, every=error.every)
+        return page(404, f"No such {error.what}", str(error), every=error.every)
 
     @app.exception_handler(Refused)
     def refused(request: Request, error: Refused) -> HTMLResponse:
-        return page(400, "This can’t be shown", str(error))
+        return page(400, _UNSHOWN, str(error))
 
     @app.exception_handler(RequestValidationError)
     def invalid(request: Request, error: RequestValidationError) -> HTMLResponse:
         first = error.errors()[0]
-        return page(
-            400,
-            "This can’t be shown",
-            f"{first['loc'][-1]} {str(first.get('input', ''))[:80]!r}: {first['msg']}",
-        )
+        value = str(first.get("input", ""))[:80]
+        return page(400, _UNSHOWN, f"{first['loc'][-1]} {value!r}: {first['msg']}")
 
     @app.exception_handler(HTTPException)
     def other(request: Request, error: HTTPException) -> HTMLResponse:
-        names = {404: "No such page", 405: "Read only"}
-        sentences = {
-            404: f"There is nothing at {request.url.path[:200]}.",
-            405: "These pages can only be read: GET and HEAD.",
-        }
-        return page(
-            error.status_code,
-            names.get(error.status_code, "This can’t be shown"),
-            sentences.get(error.status_code, str(error.detail)),
-            dict(error.headers or {}),
-        )
+        heading, sentence = _NO.get(error.status_code, (_UNSHOWN, "{detail}"))
+        message = sentence.format(path=request.url.path[:200], detail=error.detail)
+        return page(error.status_code, heading, message, error.headers)
 
     @app.exception_handler(StoreError)
     def unavailable(request: Request, error: StoreError) -> HTMLResponse:
@@ -161,7 +149,5 @@ def _say_no(app: FastAPI, site: Site) -> None:
 
     @app.exception_handler(Exception)
     def broken(request: Request, error: Exception) -> HTMLResponse:
-        sentence = "This page is broken; the server’s log has the cause. Other pages still work."
-        return page(
-            500, "This page failed", sentence, {**HEADERS, "Content-Security-Policy": POLICY}
-        )
+        policy = {"Content-Security-Policy": POLICY}
+        return page(500, "This page failed", _BROKEN, HEADERS | policy)

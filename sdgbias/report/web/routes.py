@@ -21,7 +21,7 @@ from sdgbias.report.charts import over_nights
 from sdgbias.report.pages import models, night, runs
 from sdgbias.report.reader import Reader
 from sdgbias.report.web import nights
-from sdgbias.report.web.site import REPORT_POLICY, Missing, Refused, Site, near
+from sdgbias.report.web.site import REPORT_POLICY, Missing, Refused, Site
 
 READ = ["GET", "HEAD"]
 Text = Annotated[str, Query(max_length=200)]
@@ -39,14 +39,7 @@ def _cell(
     pillar: Text = "",
     indicator: Text = "",
 ) -> dict[str, str]:
-    return {
-        "task": task,
-        "metric": metric,
-        "method": method,
-        "test": test,
-        "pillar": pillar,
-        "indicator": indicator,
-    }
+    return dict(zip(board.CHOICES, (task, metric, method, test, pillar, indicator), strict=True))
 
 
 #: The selects of the leaderboard below suite and benchmark; '' if not set in the URL.
@@ -84,18 +77,12 @@ def router(site: Site) -> APIRouter:
         with site.results.reading() as reader:
             names = night_records.known(reader.frame)
             if name not in names:
-                raise Missing("night", name, near(name, names[-2000:], "/nights/"), "/nights")
+                raise Missing("night", name, "/nights")
             running = nights.running(reader, datetime.now(UTC))
             if running and running["night"] != name:
                 running = None
-            shown = _night(reader, name)
-            return site.html(
-                "night.html.j2",
-                layout.NIGHTS,
-                title=f"Night {name}",
-                running=running,
-                **shown,
-            )
+            shown = {"title": f"Night {name}", "running": running, **_night(reader, name)}
+            return site.html("night.html.j2", layout.NIGHTS, **shown)
 
     @routes.api_route("/api/running", methods=READ)
     def running() -> JSONResponse:
@@ -104,14 +91,8 @@ def router(site: Site) -> APIRouter:
             progress = nights.running(reader, datetime.now(UTC))
         if progress is None:
             return JSONResponse({"night": None})
-        return JSONResponse(
-            {
-                "night": progress["night"],
-                "done": progress["done"],
-                "planned": progress["planned"],
-                "lasted": wording.lasted(progress["seconds"]),
-            }
-        )
+        shown = {name: progress[name] for name in ("night", "done", "planned")}
+        return JSONResponse(shown | {"lasted": wording.lasted(progress["seconds"])})
 
     @routes.api_route("/numbers", methods=READ)
     def one_number(
@@ -128,49 +109,26 @@ def router(site: Site) -> APIRouter:
         """All numbers behind the chart, for other tools."""
         with site.results.reading() as reader:
             context = _board(reader, suite, benchmark, wanted, nights)
-        head = [
-            "night",
-            "model",
-            "provenance",
-            "run_id",
-            *context["chosen"],
-            "value",
-            "n",
-            "ci_low",
-            "ci_high",
-        ]
-        rows = context["past"].assign(**context["chosen"])
-        text = rows.to_csv(columns=head, index=False, lineterminator="\n")
-        named = {
-            "Content-Disposition": 'attachment; filename="numbers.csv"',
-            "Cache-Control": "no-cache",
-        }
+        numbers = ("value", "n", "ci_low", "ci_high")
+        head = ["night", "model", "provenance", "run_id", *context["chosen"], *numbers]
+        text = context["past"].assign(**context["chosen"]).to_csv(columns=head, index=False)
+        named = {"Content-Disposition": 'attachment; filename="numbers.csv"'}
         return Response(text, media_type="text/csv; charset=utf-8", headers=named)
 
     @routes.api_route("/models", methods=READ)
     def all_models() -> HTMLResponse:
         with site.results.reading() as reader:
-            return site.html(
-                "models.html.j2",
-                layout.MODELS,
-                rows=models.index(reader, site.registry),
-            )
+            rows = models.index(reader, site.registry)
+            return site.html("models.html.j2", layout.MODELS, rows=rows)
 
     @routes.api_route("/models/{name}", methods=READ)
     def one_model(name: str) -> HTMLResponse:
         with site.results.reading() as reader:
             model_page = models.page(reader, name[:200], site.registry)
             if model_page is None:
-                raise Missing(
-                    "model", name, near(name, models.names(reader), "/models/"), "/models"
-                )
-            return site.html(
-                "model.html.j2",
-                layout.MODELS,
-                title=name,
-                m=model_page,
-                directions=DIRECTIONS,
-            )
+                raise Missing("model", name, "/models")
+            shown: dict[str, Any] = {"title": name, "m": model_page, "directions": DIRECTIONS}
+            return site.html("model.html.j2", layout.MODELS, **shown)
 
     def of_report(page: layout.Page) -> HTMLResponse:
         """A page of the report, with the scripts and the style that it holds itself."""
@@ -187,10 +145,10 @@ def router(site: Site) -> APIRouter:
                 empty: dict[str, Any] = {
                     "heading": page.title,
                     "message": sentence,
-                    "near": (),
                     "retry": 0,
+                    "every": "/",
                 }
-                return site.html("error.html.j2", page, every="/", **empty)
+                return site.html("error.html.j2", page, **empty)
             front = layout.Front(inline=True)
             answer = site.html(filled[0], page, front=front, **filled[1])
             answer.headers["Content-Security-Policy"] = REPORT_POLICY
@@ -208,18 +166,13 @@ def router(site: Site) -> APIRouter:
                 chosen_from("model", model, names)
             if suite:
                 chosen_from("suite", suite, board.suites(reader))
-            context: dict[str, Any] = {
-                "listed": runs.listing(reader, page, model, suite),
+            listed = runs.listing(reader, page, model, suite)
+            shown: dict[str, Any] = {
                 "models": names,
                 "suites": board.suites(reader),
+                "listed": listed,
             }
-            return site.html(
-                "runs.html.j2",
-                layout.RUNS,
-                model=model,
-                suite=suite,
-                **context,
-            )
+            return site.html("runs.html.j2", layout.RUNS, model=model, suite=suite, **shown)
 
     @routes.api_route("/health", methods=READ)
     def health() -> JSONResponse:
@@ -274,15 +227,9 @@ def _board(
         [r["run_id"] for r in newest],
     )
     estimates = board.numbers(reader, chosen, scored, also)
-    if replaced:  # the newest run lacks it; an older one may have it
-        cell = chosen | {name: value for name, value in wanted.items() if value}
-        older = board.numbers(reader, cell, scored, also)
-        if len(older):
-            options = {name: sorted({*options[name], cell[name]}) for name in options}
-            chosen, estimates, replaced = cell, older, []
-        for name in replaced:
-            if not _anywhere(reader, name, wanted[name]):
-                raise Refused(one_of(name, wanted[name], options[name]))
+    for name in replaced:
+        if not _anywhere(reader, name, wanted[name]):
+            raise Refused(one_of(name, wanted[name], options[name]))
     rows = board.table(newest, estimates, chosen["metric"])
     times = board.nights_of(reader, window)
     past = board.history(scored, estimates)

@@ -15,7 +15,7 @@ from sdgbias.report import layout, leaderboard
 from sdgbias.report.pages import compare, question, questions, runs
 from sdgbias.report.reader import Reader, Row
 from sdgbias.report.web.routes import READ, Page, Text, chosen_from
-from sdgbias.report.web.site import Missing, Site, near
+from sdgbias.report.web.site import Missing, Site
 from sdgbias.vocabulary import METHODS
 
 #: Selects in order, each with the values that it prefers.
@@ -82,9 +82,8 @@ def question_router(site: Site) -> APIRouter:
             wanted = (task, item_id if abs(item_id) < 2**63 else -1, test)
             [loaded] = question.load(reader, chosen, [wanted])
             if loaded is None or not loaded["tests"]:
-                raise Missing(
-                    "question", f"{task}/{item_id}", [], layout.url("/questions", run=run)
-                )
+                every = layout.url("/questions", run=run)
+                raise Missing("question", f"{task}/{item_id}", every)
             chosen_from("test", loaded["test"], loaded["tests"])
             if not back.startswith("/questions?"):
                 back = layout.url("/questions", run=run, task=task)
@@ -97,21 +96,10 @@ def question_router(site: Site) -> APIRouter:
                 for r in leaderboard.newest_runs(reader, chosen["suite"], chosen["benchmark_id"])
                 if r["run_id"] != run
             ]
-            context: dict[str, Any] = {
-                "run": chosen,
-                "q": loaded,
-                "others": others,
-                "back": back,
-                "before": before,
-                "after": after,
-                "places": questions.PLACES,
-            }
-            return site.html(
-                "question.html.j2",
-                layout.QUESTIONS,
-                title=f"Question {loaded['item'].get('source_id') or item_id}",
-                **context,
-            )
+            context: dict[str, Any] = {"run": chosen, "q": loaded, "others": others, "back": back}
+            context |= {"before": before, "after": after, "places": questions.PLACES}
+            title = f"Question {loaded['item'].get('source_id') or item_id}"
+            return site.html("question.html.j2", layout.QUESTIONS, title=title, **context)
 
     @routes.api_route("/pictures/{benchmark}/{image_id}", methods=READ)
     def picture(benchmark: str, image_id: str) -> Response:
@@ -135,18 +123,11 @@ def question_router(site: Site) -> APIRouter:
     def beside(a: Text = "", b: Text = "", cell: Text = "", page: Page = 1) -> HTMLResponse:
         with site.results.reading() as reader:
             old, new = (_known(reader, r) if r else None for r in (a, b))
-            context: dict[str, Any] = {
-                "old": old,
-                "new": new,
-                "offered": runs.offered(reader, (a, b)),
-                "why": "",
-                "rows": [],
-                "flips": None,
-                "cell": (),
-            }
+            context: dict[str, Any] = {"why": "", "rows": [], "flips": None, "cell": ()}
             if old and new:
                 context |= _compared(reader, old, new, cell, page)
                 context["asked"] = suites.named(old["suite"])
+            context |= {"old": old, "new": new, "offered": runs.offered(reader, (a, b))}
             return site.html("compare.html.j2", layout.COMPARE, title="Compare two runs", **context)
 
     return routes
@@ -155,7 +136,7 @@ def question_router(site: Site) -> APIRouter:
 def _known(reader: Reader, run_id: str) -> Row:
     run = runs.one(reader, run_id[:200])
     if run is None:
-        raise Missing("run", run_id, near(run_id, runs.ids(reader), "/questions?run="), "/runs")
+        raise Missing("run", run_id, "/runs")
     return run
 
 
@@ -197,14 +178,8 @@ def _compared(reader: Reader, old: Row, new: Row, cell: str, page: int) -> dict[
     why = compare.pairable(old, new)
     rows = [] if why else compare.differences(reader, old, new)
     if not rows:
-        return {
-            "why": (
-                why
-                or "No question was answered by both: their questions differ, or the"
-                " answers of one are no longer kept."
-            ),
-            "rows": [],
-        }
+        differ = "No question was answered by both: their questions differ, or the answers of one"
+        return {"why": why or f"{differ} are no longer kept.", "rows": []}
     cells = ["/".join((r["task"], r["test"], r["method"])) for r in rows if r["test"] != "all"]
     default = next((c for c in cells if c.endswith("/full")), cells[0])
     task, test, method = (chosen_from("cell", cell, cells) if cell else default).split("/")

@@ -3,9 +3,7 @@ two error types."""
 
 from __future__ import annotations
 
-import difflib
 import threading
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +16,7 @@ from sdgbias.errors import Busy, StoreError
 from sdgbias.report import layout
 from sdgbias.report.build import Filled, ReportPages
 from sdgbias.report.layout import Front, Page
-from sdgbias.report.reader import Results, Stamp, stat_of
+from sdgbias.report.reader import Results, Stamp
 
 #: The report's pages contain their own scripts and allow nothing else themselves; the sandbox
 #: isolates them from these pages.
@@ -26,25 +24,15 @@ REPORT_POLICY = "sandbox allow-scripts allow-popups; frame-ancestors 'none'"
 
 
 class Missing(Exception):
-    """No such run, model, night or question; ``near``: similar names with their addresses."""
+    """No such run, model, night or question; ``every``: the page that lists them."""
 
-    def __init__(
-        self, what: str, name: str, near: Iterable[tuple[str, str]] = (), every: str = "/"
-    ) -> None:
+    def __init__(self, what: str, name: str, every: str = "/") -> None:
         super().__init__(f"There is no {what} {name!r}.")
-        self.what, self.near, self.every = what, tuple(near), every
+        self.what, self.every = what, every
 
 
 class Refused(Exception):
     """An invalid parameter; the message lists the valid values."""
-
-
-def near(name: str, names: Iterable[str], prefix: str, suffix: str = "") -> list[tuple[str, str]]:
-    """(name, address) of the names most similar to ``name``, nearest first; nothing for ''."""
-    from urllib.parse import quote
-
-    matches = difflib.get_close_matches(name, list(names), n=6, cutoff=0.4) if name else []
-    return [(f, f"{prefix}{quote(f, safe='')}{suffix}") for f in matches]
 
 
 @dataclass(frozen=True)
@@ -65,13 +53,6 @@ class Site:
         missing, busy = not self.results.path.exists(), isinstance(error, Busy)
         state = "missing" if missing else "busy" if busy else "broken"
         return state, str(error).replace(str(self.results.path), self.results.path.name)
-
-    def stamp(self) -> Stamp:
-        """Changes whenever the results or an entry of the registry is written."""
-        entries = (
-            () if self.registry is None else (self.registry / "registry/models").glob("*.yaml")
-        )
-        return (*self.results.stamp(), *map(stat_of, sorted(entries)))
 
     def filled(self, page: Page) -> Filled | None:
         """Template and context of a page of the report (`ReportPages.page`), whose parts are kept

@@ -1,12 +1,20 @@
-"""Loads models and other parts of a repository: pinned, safetensors only, every failure reported in
-one line. An image-text-to-text or a language model is loaded as its registry entry says, by its
-configuration, by the views it is asked, and, for a repository with code of its own that a person
-has read, by that code's `auto_map`.
+"""Loads models, processors and other parts of a repository: pinned, safetensors only, every failure
+reported in one line.
+
+A model is loaded as its registry entry says, by its configuration, by the views it is asked, and,
+for a repository with code of its own that a person has read, by that code's `auto_map`. Its head
+computes in float32, whatever the dtype of the model: a head in bfloat16 rounds its logits to steps
+of 0.06 to 0.125, so that 5 to 10 % of prompts tie at the top, and argmax gives every tie to the
+first candidate. Products of two bfloat16 (or float16) numbers are exact in float32, so the same
+weights and the same last hidden state give logits without that rounding, and what the model's own
+forward does with logits afterwards (scaling, soft caps) happens in float32, too.
 """
 
 from __future__ import annotations
 
+import copy
 import inspect
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -15,12 +23,18 @@ from typing import Any
 
 import torch
 import transformers
+from jinja2 import TemplateError
+from tokenizers.processors import TemplateProcessing
+from torch.nn import functional
 from transformers import (
     AutoConfig,
+    AutoImageProcessor,
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
     AutoModelForMultimodalLM,
+    AutoProcessor,
     GenerationConfig,
+    PreTrainedTokenizerBase,
 )
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 from transformers.models.auto.auto_factory import add_generation_mixin_to_remote_model
@@ -30,15 +44,22 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
     MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES,
 )
-from transformers.utils import cached_file
+from transformers.tokenization_utils_base import TOKENIZER_CONFIG_FILE
+from transformers.utils import (
+    CONFIG_NAME,
+    IMAGE_PROCESSOR_NAME,
+    PROCESSOR_NAME,
+    cached_file,
+)
 
 from sdgbias.engines.fingerprint import local_folder, pinned
-from sdgbias.engines.hf.head import keep_precise
+from sdgbias.engines.hf import prompt
 from sdgbias.engines.hub_errors import translate
-from sdgbias.engines.options import HfOptions, read
-from sdgbias.errors import ModelError, NotAnswerable, OutOfMemory, SdgbiasError
-from sdgbias.registry.facts import adapters, classifies
+from sdgbias.engines.options import HfOptions, WeightOptions, read
+from sdgbias.errors import ModelError, NotAnswerable, OutOfMemory, RegistryError, SdgbiasError
+from sdgbias.registry.facts import adapters, classifies, code_elsewhere
 from sdgbias.registry.spec import ModelSpec
+from sdgbias.types import IMAGE_FREE
 
 #: Text of the plain RuntimeError that torch raises when main memory is full.
 NO_MEMORY = "can't allocate memory"
@@ -55,6 +76,14 @@ _OWN = (
     "AutoModelForPreTraining",
     "AutoModel",
 )
+#: Rows of the head that are converted at a time: 256 MiB in float32 at a width of 4096.
+_ROWS = 16384
+#: Settings that count a picture's tokens -> the part of config.json that has them.
+_COUNTS = {
+    "patch_size": "vision_config",
+    "vision_feature_select_strategy": "",
+    "num_query_tokens": "",
+}
 
 
 def device() -> torch.device:
@@ -264,3 +293,191 @@ def attention(config: Any) -> str:
         if part is not None
     ]
     return " ".join([str(getattr(config, "_attn_implementation", None)), *named])
+
+
+# ----------------------------------------------------------------------
+# the head in float32
+
+
+def keep_precise(model: torch.nn.Module) -> None:
+    """Makes the head of a model in bfloat16 or float16 return float32 logits, where it can be
+    identified."""
+    head = _head_of(model)
+    weight = None if head is None else next(head.parameters(), None)
+    if head is None or weight is None or weight.dtype not in (torch.bfloat16, torch.float16):
+        return
+    plain = copy.copy(head)  # shares the parameters; its forward is the family's own
+    if type(head).forward is torch.nn.Linear.forward:
+        head.forward = lambda hidden: _precise_linear(plain, hidden)  # type: ignore[method-assign]
+    else:
+        head.forward = lambda hidden: torch.func.functional_call(  # type: ignore[method-assign]
+            plain,
+            {name: p.float() for name, p in plain.named_parameters()},
+            (hidden.float(),),
+        )
+
+
+def _head_of(model: Any) -> torch.nn.Module | None:
+    """The module whose output are the logits."""
+    head = model.get_output_embeddings()
+    if isinstance(head, torch.nn.Module):
+        return head
+    size = getattr(model.config.get_text_config(), "vocab_size", None)
+    linear = [m for m in model.modules() if isinstance(m, torch.nn.Linear)]
+    return next((m for m in reversed(linear) if m.out_features == size), None)
+
+
+def _precise_linear(head: Any, hidden: torch.Tensor) -> torch.Tensor:
+    """(..., V) float32 logits of the hidden states (..., D)."""
+    weight, bias = head.weight, head.bias
+    hidden = hidden.to(weight.device)  # of a model split over devices
+    if weight.is_cuda and hidden.dtype == weight.dtype:
+        # accumulated in float32 and returned so, without a converted copy of the weights
+        flat = hidden.reshape(-1, hidden.shape[-1])
+        logits = torch.mm(flat, weight.t(), out_dtype=torch.float32)
+        logits = logits if bias is None else logits + bias.float()
+        return logits.reshape(*hidden.shape[:-1], -1)
+    exact = hidden.float()
+    parts = [
+        functional.linear(
+            exact,
+            weight[at : at + _ROWS].float(),
+            None if bias is None else bias[at : at + _ROWS].float(),
+        )
+        for at in range(0, len(weight), _ROWS)
+    ]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+
+
+# ----------------------------------------------------------------------
+# processors
+
+
+def load_processor(spec: ModelSpec, root: Path) -> Any:
+    """Tokenizer, chat template and image processor, without the model. Raises ModelError,
+    InfrastructureError.
+
+    The image processor is the Pillow one, where the family has one: torchvision resizes slightly
+    differently. It is loaded separately, because AutoProcessor passes the argument `backend` to
+    every part, and no video processor has a Pillow version.
+    """
+    folder, source, where = pinned(spec, root)
+    where["trust_remote_code"] = spec.trust_remote_code
+    with reading(spec, folder, "can't load the processor of"):
+        if spec.trust_remote_code:
+            _refuse_code_elsewhere(spec, source, where)
+        processor: Any = _as_processor(spec, AutoProcessor.from_pretrained(source, **where))
+        if getattr(processor, "image_processor", None) is not None:
+            options = read(spec, WeightOptions).processor
+            processor.image_processor = AutoImageProcessor.from_pretrained(
+                source, backend="pil", **where, **options
+            )
+            _check_settings(spec, processor.image_processor, options)
+        fill_from_config(processor, lambda: AutoConfig.from_pretrained(source, **where))
+        if not isinstance(processor, prompt.TextProcessor):
+            processor.chat_template = template_in(processor)
+        if getattr(processor, "tokenizer", None) is not None:
+            leave_open(processor.tokenizer, lambda: _reads_twice(source, where))
+    return processor
+
+
+def fill_from_config(processor: Any, read_config: Callable[[], Any]) -> None:
+    """Takes what counts a picture's tokens from config.json where processor_config.json lacks it,
+    as in repositories of 2023 and 2024. ValueError where it is in neither."""
+    lacking = [name for name in _COUNTS if getattr(processor, name, "") is None]
+    config = read_config() if lacking else None
+    for name in lacking:
+        part = getattr(config, _COUNTS[name], None) if _COUNTS[name] else config
+        value = getattr(part, name, None)
+        if value is None:
+            place = f"{_COUNTS[name]}.{name}".lstrip(".")
+            raise ValueError(
+                f"neither processor_config.json says {name} nor config.json {place}; without it no"
+                " prompt can show a picture: add it to processor_config.json"
+            )
+        setattr(processor, name, value)
+    # the first feature, which "default" drops, is none of a patch
+    if "patch_size" in lacking and processor.vision_feature_select_strategy == "default":
+        processor.num_additional_image_tokens = 1
+
+
+def _refuse_code_elsewhere(spec: ModelSpec, source: str, where: dict[str, Any]) -> None:
+    """ModelError where files name code of another repository than the entry's."""
+    held = {k: v for k, v in where.items() if k == "revision"}
+    for name in (CONFIG_NAME, PROCESSOR_NAME, IMAGE_PROCESSOR_NAME, TOKENIZER_CONFIG_FILE):
+        path = cached_file(source, name, _raise_exceptions_for_missing_entries=False, **held)
+        if path and (
+            why := code_elsewhere(spec.repo, json.loads(Path(path).read_text(encoding="utf-8")))
+        ):
+            raise ModelError(f"{spec.name}: {name}: {why}")
+
+
+def template_in(processor: Any) -> str | None:
+    """The chat template of a processor, of several named ones 'default'; its tokenizer's, where
+    that alone has one that shows pictures."""
+    template = _default(getattr(processor, "chat_template", None))
+    held = _default(getattr(getattr(processor, "tokenizer", None), "chat_template", None))
+    if template or not held:
+        return template
+    processor.chat_template = held
+    try:
+        bare, shown = (prompt.render(processor, probe) for probe in prompt.PROBES)
+    except (TemplateError, TypeError, ValueError, LookupError, ModelError):
+        return None
+    mark = getattr(processor, "image_token", None)
+    # a processor that names no mark puts pictures in itself (GIT, Kosmos)
+    return held if (shown != bare if mark is None else str(mark) in shown) else None
+
+
+def _default(template: Any) -> str | None:
+    if isinstance(template, list):  # as tokenizer_config.json lists several
+        template = {one["name"]: one["template"] for one in template}
+    return template.get("default") if isinstance(template, dict) else template
+
+
+def leave_open(tokenizer: Any, reads_twice: Callable[[], bool]) -> None:
+    """Keeps a tokenizer from ending prompts with a special token (add_eos_token, BERT's [SEP]):
+    no decoder begins its answer behind one. What it puts first stays. ``reads_twice``: whether the
+    prompt goes into an encoder, which was trained with that end."""
+    core = getattr(tokenizer, "backend_tokenizer", None)
+    bare = tokenizer("A", add_special_tokens=False)["input_ids"]
+    whole = tokenizer("A")["input_ids"]
+    starts = (at for at in range(len(whole)) if whole[at : at + len(bare)] == bare)
+    before = next(starts, None)
+    if core is None or before is None or before + len(bare) == len(whole) or reads_twice():
+        return
+    first = list(zip(tokenizer.convert_ids_to_tokens(whole[:before]), whole, strict=False))
+    core.post_processor = TemplateProcessing(
+        single=[*(token for token, _ in first), "$A"], special_tokens=first
+    )
+
+
+def _reads_twice(source: str, where: dict[str, Any]) -> bool:
+    return bool(AutoConfig.from_pretrained(source, **where).is_encoder_decoder)
+
+
+def _check_settings(spec: ModelSpec, images: Any, options: dict[str, Any]) -> None:
+    """RegistryError for a setting that this image processor doesn't have, since it would be
+    ignored."""
+    named = getattr(getattr(images, "valid_kwargs", None), "__annotations__", {})
+    valid = {*named, *vars(type(images)())}
+    for name in options:
+        if name not in valid:
+            raise RegistryError(
+                f"registry/models/{spec.name}.yaml: processor: {type(images).__name__} has no"
+                f" setting {name}; valid: {', '.join(sorted(k for k in valid if k[0] != '_'))}"
+            )
+
+
+def _as_processor(spec: ModelSpec, loaded: Any) -> Any:
+    """What AutoProcessor gave, as a processor: of a repository without one it returns the bare
+    tokenizer. ModelError where the entry asks such a model about pictures."""
+    if not isinstance(loaded, PreTrainedTokenizerBase):
+        return loaded
+    if spec.pictured:
+        raise ModelError(
+            f"{spec.name}: {spec.repo} has a tokenizer and no processor for pictures; a language"
+            f" model has views: [{', '.join(IMAGE_FREE)}] in registry/models/{spec.name}.yaml:"
+            f" sdgbias register-model {spec.repo} --name {spec.name} --overwrite"
+        )
+    return prompt.TextProcessor(loaded)
