@@ -329,9 +329,9 @@ def _benchmarks(scratch: Path) -> dict[str, Path]:
     commands = """
         sample --out {0}/raw --clusters 30 --seed 20260
         build --raw {0}/raw --out {0}/sdg --mcq 90 --regression 30
-        people sample --out {0}/people-raw --people 120
+        sample --suite people --out {0}/people-raw --people 120
         people build --raw {0}/people-raw --out {0}/people
-        suite example {0}/questions
+        sample --suite questions --out {0}/questions
         suite build {0}/questions --out {0}/own
     """
     for line in commands.strip().splitlines():

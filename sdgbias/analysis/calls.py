@@ -250,19 +250,6 @@ def mcnemar(m: Measurement) -> Iterator[StudyRow]:
             yield m.row(s, "mcnemar", by_group.estimate(int(i)), int(i), p=p, note=note)
 
 
-def across_countries(m: Measurement) -> Iterator[StudyRow]:
-    """The mean difference with the standard error of places within countries, its p by country, and
-    the minimum detectable effect."""
-    if not (m.o.items["country"] != "").any():
-        return
-    for s in m.samples:
-        metric, difference = s.difference()
-        estimate, note = stats.two_way(difference, m.o.place, m.o.country, "difference")
-        test = stats.paired(difference, m.o.country, "difference")
-        yield m.row(s, f"{metric}{m.call.suffix}", estimate, p=test.p, note=note)
-        yield m.row(s, "mde", stats.Estimate(test.mde, test.estimate.n), note=note)
-
-
 def distinct(m: Measurement) -> Iterator[StudyRow]:
     """Number of distinct values in each group: the effective n where many rows share a prompt."""
     inside = m.level.code >= 0

@@ -52,11 +52,6 @@ class TaskOutcome:
         texts = self.items["question"] + "\t" + self.items["options"]
         return pd.factorize(texts, sort=True)[0].astype(np.int64)
 
-    @cached_property
-    def country(self) -> Ints:
-        """(n,) codes."""
-        return pd.factorize(self.items["country"], sort=True)[0].astype(np.int64)
-
     def codes(self, unit: str) -> Ints:
         """(n,) codes of what rows are sampled by: 'place', 'prompt', or a column of ``more``."""
         of_study = self.more.get(unit)

@@ -98,11 +98,6 @@ class TaskCell:
         """(N,) cluster_id, by which intervals are clustered."""
         return self.items["cluster_id"].to_numpy(dtype=str)
 
-    @property
-    def country(self) -> np.ndarray:
-        """(N,) country name."""
-        return self.items["country"].to_numpy(dtype=str)
-
     def known(self, view: View) -> np.ndarray:
         """(N, K) logits with censored scores at their upper bound, the input of CADE (see
         bounds.fill)."""

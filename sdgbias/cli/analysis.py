@@ -18,9 +18,10 @@ from sdgbias.cli.options import (
     SeedOption,
     print_findings,
     print_json,
+    registered,
 )
 from sdgbias.errors import UsageError
-from sdgbias.progress import update
+from sdgbias.progress import each, update
 
 
 @app.command(rich_help_panel=RESULTS, epilog="Example: sdgbias analyse --draws 2000")
@@ -35,12 +36,26 @@ def analyse(
     again: Annotated[
         bool, Option("--again", help="Also analyse runs that were analysed with these settings.")
     ] = False,
+    encoder: Annotated[
+        str,
+        Option(
+            help=(
+                "Instead, map the stored answers about people to classes with this registered text"
+                " encoder, e.g. clip-text-vit-b32."
+            )
+        ),
+    ] = "",
     as_json: JsonOption = False,
 ) -> None:
     """Compute every study beyond the headline from stored scores.
 
     The studies are baselines, ablations, groups, harm and calibration; `sdgbias report` shows them.
+    Answers that another --encoder has read stand beside the packaged encoder's in `sdgbias
+    reproduce --paper fairness --table encoders`.
     """
+    if encoder:
+        _read_answers(results, encoder)
+        return
     from sdgbias.analysis import analyse as lab
     from sdgbias.analysis.rows import AnalysisSettings
 
@@ -54,6 +69,27 @@ def analyse(
         typer.echo(f"{run_id}: {before if rows is None else f'{rows:,} rows'}")
     onward = f"sdgbias report --results {results}; beside the papers: sdgbias reproduce"
     print_findings(results, rows_of, onward)
+
+
+def _read_answers(results: Path, name: str) -> None:
+    """Reads the answers of the newest runs on people again with a registered encoder, whose floor
+    is calibrated where its entry gives none."""
+    from sdgbias import store
+    from sdgbias.analysis.studies.rereading import read_again
+    from sdgbias.engines.hf.zero_shot import text_encoder
+    from sdgbias.suites.facet_floor import calibrate
+    from sdgbias.types import FACET
+
+    root, spec = registered(name)
+    encoder = text_encoder(spec, root)
+    floor = calibrate(encoder).floor if encoder.floor is None else encoder.floor
+    runs = store.latest_runs(results, FACET, per_benchmark=True)
+    for run in each(update, "reading answers", runs):
+        read_again(results, run, encoder, floor)
+    typer.echo(
+        f"{results}: answers of {len(runs)} runs read by {encoder.name}, floor {floor:g}. Next:"
+        f" sdgbias reproduce --paper fairness --table encoders --results {results}"
+    )
 
 
 @app.command(rich_help_panel=RESULTS, epilog="Example: sdgbias reproduce --table 2")

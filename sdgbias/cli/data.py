@@ -14,12 +14,10 @@ from sdgbias.cli.application import DATA, app, group
 from sdgbias.cli.options import (
     DEFAULT_BENCHMARK,
     DEFAULT_RAW,
-    DEFAULT_RESULTS,
     DataDocsOption,
     JsonOption,
     OutOption,
     RawOption,
-    ResultsOption,
     SameBytesSeed,
     check_quality,
     comma_list,
@@ -28,44 +26,63 @@ from sdgbias.cli.options import (
     show,
 )
 from sdgbias.errors import InputError, SuiteError
-from sdgbias.progress import each, update
+from sdgbias.progress import update
 from sdgbias.types import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from sdgbias.methods.labels import TextEncoder
-
 PEOPLE_RAW, PEOPLE = Path("data/people/raw"), Path("data/people/benchmark")
+QUESTIONS = Path("data/questions")
 
 
-@app.command(
-    rich_help_panel=DATA,
-    epilog="Example: sdgbias sample --out my/raw --clusters 40",
-)
+@app.command(rich_help_panel=DATA, epilog="Example: sdgbias sample --out my/raw --clusters 40")
 def sample(
-    out: Annotated[Path, Option(help="Folder to write.")] = DEFAULT_RAW,
+    out: Annotated[
+        Path | None,
+        Option(
+            help=f"Folder to write. Default: {DEFAULT_RAW}; {PEOPLE_RAW}; {QUESTIONS}, by suite."
+        ),
+    ] = None,
+    suite: Annotated[
+        Literal["places", "people", "questions"],
+        Option(help="Places, people in FACET's layout, or 100 questions of your own."),
+    ] = "places",
     clusters: Annotated[int, Option(min=1, help="Survey clusters over all countries.")] = 300,
+    people: Annotated[int, Option(min=1, help="Pictures of people.")] = 600,
     seed: SameBytesSeed = 0,
     countries: Annotated[
-        str, Option(help="Comma-separated DHS country codes. Default: eight countries.")
+        str, Option(help="Comma-separated DHS country codes of places. Default: eight countries.")
     ] = "",
     images: Annotated[
         bool, Option("--images/--no-images", help="Draw satellite tiles and street photos.")
     ] = True,
 ) -> None:
-    """Write synthetic raw data of places.
+    """Write synthetic raw data of places, of people, or questions of your own.
 
-    The folder has SustainBench's layout, and its images carry the signal that is asked about. For
-    pictures of people, see sdgbias people sample.
+    Places have SustainBench's layout, and their images carry the signal that is asked about.
     """
-    from sdgbias.raw.synthetic import write_sample
+    if suite == "people":
+        from sdgbias.raw.synthetic.schematic_people import write_people_sample
 
-    write_sample(out, clusters, seed, comma_list(countries) or None, images, update)
-    typer.echo(
-        f"{out}: {clusters} synthetic clusters. Next: sdgbias build --raw {out} --indicators"
-        f" {out}/indicators{'' if images else ' --no-images'}"
-    )
+        out = out or PEOPLE_RAW
+        persons = write_people_sample(out, people, seed, update)
+        written = f"{people} schematic pictures, {persons} persons annotated"
+        onward = f"people build --raw {out}"
+    elif suite == "questions":
+        from sdgbias.raw.synthetic.own_questions import write_example
+
+        out = out or QUESTIONS
+        written, onward = f"{write_example(out, seed, update)} questions", f"suite check {out}"
+    else:
+        from sdgbias.raw.synthetic import write_sample
+
+        out = out or DEFAULT_RAW
+        write_sample(out, clusters, seed, comma_list(countries) or None, images, update)
+        written = f"{clusters} synthetic clusters"
+        more = "" if images else " --no-images"
+        onward = f"build --raw {out} --indicators {out}/indicators{more}"
+    typer.echo(f"{out}: {written}. Next: sdgbias {onward}")
 
 
 @app.command(
@@ -200,24 +217,17 @@ def _print_card(out: Path, card: Mapping[str, Any]) -> None:
         f" questions, {counts['clusters_used']} of {counts['clusters']} clusters."
         f" {card['licence']}."
     )
-    _print_left_out(card)
+    for rule, n in card["quarantined"].items():
+        typer.echo(f"  left out: {rule} {n}")
     for kind in ("mcq", "regression"):
         for line in card["notes"].get(kind, {}).get("short", []):
             typer.echo(f"  quota not filled: {kind}: {line}")
 
 
-def _print_left_out(card: Mapping[str, Any]) -> None:
-    for rule, n in card["quarantined"].items():
-        typer.echo(f"  left out: {rule} {n}")
-
-
 raw_app = group("raw", DATA, "Check which raw data are present, missing or broken.")
 
 
-@raw_app.command(
-    "check",
-    epilog="Example: sdgbias raw check /data/dhs",
-)
+@raw_app.command("check", epilog="Example: sdgbias raw check /data/dhs")
 def check_raw_folder(
     folder: Annotated[Path, Argument(metavar="DIR", help="Raw folder in SustainBench's layout.")],
     indicators: Annotated[
@@ -241,29 +251,7 @@ def check_raw_folder(
 people_app = group("people", DATA, "The second suite: pictures of people with attributes.")
 
 
-@people_app.command(
-    "sample",
-    epilog="Example: sdgbias people sample --out my/faces --people 240",
-)
-def sample_people(
-    out: Annotated[Path, Option(help="Folder to write.")] = PEOPLE_RAW,
-    people: Annotated[int, Option(min=1, help="Number of pictures.")] = 600,
-    seed: SameBytesSeed = 0,
-) -> None:
-    """Write synthetic raw data of people, in FACET's layout."""
-    from sdgbias.raw.synthetic.schematic_people import write_people_sample
-
-    persons = write_people_sample(out, people, seed, update)
-    typer.echo(
-        f"{out}: {people} schematic pictures, {persons} persons annotated. Next: sdgbias people"
-        f" build --raw {out}"
-    )
-
-
-@people_app.command(
-    "build",
-    epilog="Example: sdgbias people build --raw my/faces --out my/people",
-)
+@people_app.command("build", epilog="Example: sdgbias people build --raw my/faces --out my/people")
 def build_people_benchmark(
     raw: Annotated[
         Path, Option("--raw", help="FACET's folder (annotations/, imgs_1..3/).")
@@ -318,71 +306,17 @@ def build_people_benchmark(
         unknown = card["unknown_because"].get(attribute) or {}
         reasons = ", ".join(f"{REASONS.get(name, name)} {n}" for name, n in unknown.items())
         typer.echo(f"  {attribute}: {line}" + (f" ({reasons})" if reasons else ""))
-    _print_left_out(card)
+    for rule, n in card["quarantined"].items():
+        typer.echo(f"  left out: {rule} {n}")
     check_quality(out, data_docs)
     print_next_evaluation(out)
-
-
-@people_app.command(
-    "read",
-    epilog="Example: sdgbias people read clip-text-vit-b32",
-)
-def read_answers(
-    encoder: Annotated[str, Argument(help="Registered text encoder, e.g. clip-text-vit-b32.")],
-    results: ResultsOption = DEFAULT_RESULTS,
-) -> None:
-    """Map stored answers to classes with another text encoder.
-
-    It reads the answers of the newest runs and evaluates no model. `sdgbias reproduce --paper
-    fairness --table encoders` shows the result beside that of the packaged encoder.
-    """
-    from sdgbias import store
-    from sdgbias.analysis.studies.rereading import read_again
-    from sdgbias.types import FACET
-
-    chosen, floor = _load_encoder(encoder)
-    runs = store.latest_runs(results, FACET, per_benchmark=True)
-    for run in each(update, "reading answers", runs):
-        read_again(results, run, chosen, floor)
-    typer.echo(
-        f"{results}: answers of {len(runs)} runs read by {chosen.name}, floor {floor:g}. Next:"
-        f" sdgbias reproduce --paper fairness --table encoders --results {results}"
-    )
-
-
-def _load_encoder(name: str) -> tuple[TextEncoder, float]:
-    """An encoder of the registry and its floor: calibrated where its entry gives none."""
-    from sdgbias.engines.hf.zero_shot import text_encoder
-    from sdgbias.registry import entries
-    from sdgbias.suites.facet_floor import calibrate
-
-    root = entries.find_root()
-    encoder = text_encoder(entries.load(root, name), root)
-    return encoder, calibrate(encoder).floor if encoder.floor is None else encoder.floor
 
 
 suite_app = group("suite", DATA, "Your own questions: a folder with suite.yaml and a table.")
 SuiteFolder = Annotated[Path, Argument(help="Folder with suite.yaml and the table of questions.")]
 
 
-@suite_app.command(
-    "example",
-    epilog="Example: sdgbias suite example my/questions",
-)
-def write_example_suite(
-    out: Annotated[Path, Argument(help="New folder to write.")], seed: SameBytesSeed = 0
-) -> None:
-    """Write an example folder: 100 questions about pictures."""
-    from sdgbias.raw.synthetic.own_questions import write_example
-
-    n = write_example(out, seed, update)
-    typer.echo(f"{out}: {n} questions. Next: sdgbias suite check {out}")
-
-
-@suite_app.command(
-    "check",
-    epilog="Example: sdgbias suite check my/questions",
-)
+@suite_app.command("check", epilog="Example: sdgbias suite check my/questions")
 def check_suite(folder: SuiteFolder, as_json: JsonOption = False) -> None:
     """List every fault of a folder with its file, its line and its remedy.
 
@@ -415,10 +349,7 @@ def check_suite(folder: SuiteFolder, as_json: JsonOption = False) -> None:
         )
 
 
-@suite_app.command(
-    "build",
-    epilog="Example: sdgbias suite build my/questions --out my/suite",
-)
+@suite_app.command("build", epilog="Example: sdgbias suite build my/questions --out my/suite")
 def build_suite(folder: SuiteFolder, out: OutOption) -> None:
     """Build a benchmark from a folder of questions.
 

@@ -53,29 +53,23 @@ models_app = group("models", MODELS)
 models_app.command("watch", epilog="Example: sdgbias models watch --dry-run")(watch_models)
 
 
-@models_app.callback(epilog="Example: sdgbias models")
-def models(context: typer.Context) -> None:
-    """List, show, enable, retire and remove registered models.
-
-    A candidate is enabled, may be quarantined and enabled again, and is retired in the end; a
-    retired model can be enabled again.
-    """
-    if context.invoked_subcommand is None:
-        list_models()
-
-
-@models_app.command("list", epilog="Example: sdgbias models list --state enabled")
-def list_models(
+@models_app.callback(epilog="Example: sdgbias models --state enabled")
+def models(
+    context: typer.Context,
     state: Annotated[
         Literal["candidate", "enabled", "quarantined", "retired"] | None,
         Option(help="Only models in this state."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the registered models (also without `list`).
+    """List, show, enable, retire and remove registered models.
 
-    If a file is broken, it is reported after the others, and the exit code is 4.
+    Without a command, the models are listed; if a file is broken, it is reported after the others,
+    and the exit code is 4. A candidate is enabled, may be quarantined and enabled again, and is
+    retired in the end; a retired model can be enabled again.
     """
+    if context.invoked_subcommand is not None:
+        return
     from sdgbias.registry import changes, entries
 
     readable, broken = entries.load_readable(entries.find_root())

@@ -74,7 +74,7 @@ def _print_summary(done: NightSummary) -> None:
     if done.outcomes:
         typer.echo(f"  {'model':24} {'suite':6} {'outcome':10} tries  seconds  reason")
     else:
-        typer.echo("  no model is due: sdgbias models list")
+        typer.echo("  no model is due: sdgbias models")
     for o in done.outcomes:
         aside = f"quarantined until {o.quarantined_until}; " if o.quarantined_until else ""
         reason = (f"{o.kind}: {o.message}" if o.kind else o.message)[:160]
@@ -143,7 +143,7 @@ def _plan_lines(summary: Mapping[str, Any], skipped: Sequence[Skipped], host: in
         s = "" if len(candidates) == 1 else "s"
         yield (
             f"  skipped: {len(candidates)} candidate{s}, scored only when enabled: sdgbias models"
-            " list --state candidate"
+            " --state candidate"
         )
     by_reason: dict[str, dict[str, None]] = {}
     for one in skipped:

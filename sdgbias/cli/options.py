@@ -92,10 +92,7 @@ NumericsOption = Annotated[
 PassesOption = Annotated[
     str,
     Option(
-        help=(
-            "Extra prompts: all, none, or a comma-separated list of table_j, content_free"
-            " (contextual calibration) and paraphrases."
-        )
+        help=("Extra prompts: all, none, or a comma-separated list of table_j and paraphrases.")
     ),
 ]
 GeneratedOption = Annotated[

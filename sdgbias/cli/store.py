@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
@@ -21,43 +21,12 @@ from sdgbias.cli.options import (
 from sdgbias.errors import StoreError
 from sdgbias.progress import update
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 store_app = group(
     "store", MAINTENANCE, "Sizes, retention, removal of runs and checks of the results file."
 )
-
-
-@store_app.command(epilog="Example: sdgbias store info")
-def info(results: ResultsOption = DEFAULT_RESULTS, as_json: JsonOption = False) -> None:
-    """Print the number of runs and nights, the sizes of tables, and orphans."""
-    from sdgbias.store import maintenance
-
-    about = maintenance.info(results)
-    if as_json:
-        print_json(about)
-        return
-    range_ = f", {about['oldest']} to {about['newest']} UTC" if about["runs"] else ""
-    typer.echo(
-        f"{about['results']}: {about['runs']:,} runs of {about['models']} models,"
-        f" {about['nights']:,} nights{range_}"
-    )
-    caches, orphans = about["score_caches"], about["orphans"]
-    rows: list[tuple[str, int, str]] = [
-        ("DuckDB file", about["duckdb_bytes"], ""),
-        ("Parquet files", about["details_bytes"], f"in {about['details']}"),
-        *(
-            (f"  {name}", table["bytes"], f"{table['files']:,} files, {table['rows']:,} rows")
-            for name, table in about["tables"].items()
-        ),
-        ("score caches", caches["bytes"], f"{caches['files']:,} files"),
-        ("orphans", orphans["bytes"], f"{orphans['files']:,} files; sdgbias store compact"),
-    ]
-    for name, n_bytes, note in rows:
-        typer.echo(f"  {name:16} {maintenance.size(n_bytes):>10}  {note}".rstrip())
-    if about["runs_without_details"]:
-        typer.echo(
-            f"  {about['runs_without_details']:,} runs keep their metrics only: their details were"
-            " removed by sdgbias store keep"
-        )
 
 
 @store_app.command(epilog="Example: sdgbias store keep --nights 90")
@@ -142,17 +111,20 @@ def compact(results: ResultsOption = DEFAULT_RESULTS) -> None:
 
 @store_app.command(epilog="Example: sdgbias store check")
 def check(results: ResultsOption = DEFAULT_RESULTS, as_json: JsonOption = False) -> None:
-    """Check that every Parquet file is as it was written.
+    """Print the sizes of the results, and check that every file is as it was written.
 
-    The exit code is 7 if a file is missing or damaged.
+    The exit code is 7 if a Parquet file is missing or damaged. Orphans are files that nothing
+    refers to.
     """
     from sdgbias.store import maintenance
 
-    broken = maintenance.check(results, update)
+    about, broken = maintenance.info(results), maintenance.check(results, update)
     if as_json:
-        print_json([{"why": why, **asdict(detail)} for detail, why in broken])
-    for detail, why in [] if as_json else broken:
-        typer.echo(f"{why}: {detail.file} (run {detail.run_id})")
+        print_json({**about, "broken": [{"why": why, **asdict(one)} for one, why in broken]})
+    else:
+        _print_sizes(about)
+        for one, why in broken:
+            typer.echo(f"{why}: {one.file} (run {one.run_id})")
     if broken:
         raise StoreError(
             f"{results}: {len(broken)} files are missing or damaged; bring them back from a copy,"
@@ -160,3 +132,29 @@ def check(results: ResultsOption = DEFAULT_RESULTS, as_json: JsonOption = False)
         )
     if not as_json:
         typer.echo(f"{results}: every file is as it was written")
+
+
+def _print_sizes(about: Mapping[str, Any]) -> None:
+    """Runs, nights, and bytes by table."""
+    from sdgbias.store.maintenance import size
+
+    range_ = f", {about['oldest']} to {about['newest']} UTC" if about["runs"] else ""
+    typer.echo(
+        f"{about['results']}: {about['runs']:,} runs of {about['models']} models,"
+        f" {about['nights']:,} nights{range_}"
+    )
+    caches, orphans = about["score_caches"], about["orphans"]
+    rows: list[tuple[str, int, str]] = [
+        ("DuckDB file", about["duckdb_bytes"], ""),
+        ("Parquet files", about["details_bytes"], f"in {about['details']}"),
+        *(
+            (f"  {name}", table["bytes"], f"{table['files']:,} files, {table['rows']:,} rows")
+            for name, table in about["tables"].items()
+        ),
+        ("score caches", caches["bytes"], f"{caches['files']:,} files"),
+        ("orphans", orphans["bytes"], f"{orphans['files']:,} files; sdgbias store compact"),
+    ]
+    for name, n_bytes, note in rows:
+        typer.echo(f"  {name:16} {size(n_bytes):>10}  {note}".rstrip())
+    if n := about["runs_without_details"]:
+        typer.echo(f"  {n:,} runs keep their metrics only, since sdgbias store keep")

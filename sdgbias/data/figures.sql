@@ -113,9 +113,6 @@ WHERE study = 'harm' AND metric IN ('fixed', 'broken', 'net') ORDER BY row_at
 -- name: harm-implausible
 FROM overall WHERE study = 'harm' AND metric = 'implausible' ORDER BY row_at
 
--- name: harm-cut
-FROM overall WHERE study = 'harm' AND metric IN ('accuracy_gain', 'interval_accuracy_gain') ORDER BY row_at
-
 -- name: harm-flips
 FROM overall WHERE study = 'harm' AND metric IN ('share_of_flips_by_first_term', 'share_of_flips_by_largest_term') ORDER BY row_at
 

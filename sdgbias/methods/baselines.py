@@ -12,8 +12,8 @@ the answer is its argmax, ties go to the lowest index (METHODS section 0). What 
   counts as uniform;
 * nothing is estimated on test rows.
 
-A contrast is a tuple of names: the views 'ctx', 'q', 'img', and 'content_free' for all content-free
-contexts. Formulas and sources: docs/reference/methods.md, section Baselines.
+A contrast is a tuple of names: the views 'ctx', 'q' and 'img'. Formulas and sources:
+docs/reference/methods.md, section Baselines.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ class Evidence:
     """N rows of one task under one context test. full, ctx, img, q (N, K): logits, NaN where a row
     lacks the candidate or the view. present (N, K): candidates the item has. group (N,): what a
     prior is estimated within (indicator and number of options; target for digits). fit (N,): rows
-    that a method may estimate from (val); labels are never needed. content_free: (N, K) logits
-    under each context without content that was scored.
+    that a method may estimate from (val); labels are never needed.
     """
 
     full: Floats
@@ -45,21 +44,18 @@ class Evidence:
     present: Bools
     group: Ints
     fit: Bools
-    content_free: tuple[Floats, ...] = ()
 
 
 @dataclass(frozen=True)
 class Method:
-    """score: (Evidence, **settings) -> (N, K). settings: its defaults. needs: the extra prompts
-    (suites/extra_prompts.py) without which it can't run. tuned: setting -> range, for methods that
-    are tuned on val; terms: of those, Evidence -> (valid, log p_full, slope), because their score
-    is log p_full + x slope, x the first setting."""
+    """score: (Evidence, **settings) -> (N, K). settings: its defaults. tuned: setting -> range,
+    for methods that are tuned on val; terms: of those, Evidence -> (valid, log p_full, slope),
+    because their score is log p_full + x slope, x the first setting."""
 
     title: str
     score: Callable[..., Floats]
     settings: Mapping[str, Any]
     source: str
-    needs: str = ""
     tuned: Mapping[str, tuple[float, float]] | None = None
     terms: Callable[[Evidence], tuple[Bools, Floats, Floats]] | None = None
 
@@ -84,9 +80,7 @@ def predict(score: Floats) -> Ints:
 def _read(e: Evidence, contrast: Names) -> tuple[Bools, Floats, list[Floats]]:
     """(valid, log p_full, log-probabilities per contrast): (N, K) each, 0 where masked, NaN rows
     where a contrast is missing."""
-    views: list[Floats] = []
-    for name in contrast:
-        views += e.content_free if name == "content_free" else [getattr(e, name)]
+    views: list[Floats] = [getattr(e, name) for name in contrast]
     valid = e.present & np.isfinite(e.full)
     has = [fold(np.logical_or, np.isfinite(z) & e.present)[:, None] for z in views]
     for z, there in zip(views, has, strict=True):
@@ -167,7 +161,7 @@ def post_hoc(
     'diagonal': log p_full - log(p_cf + floor). 'identity': p_full - p_cf, **not** divided by its
     sum, which is negative and would turn the order round (METHODS 1.1, bug a). scope 'row': p_cf of
     the row; 'group': its mean over the group's fit rows, without floor; a group without any keeps
-    its Full answers. Contextual calibration is the same with content-free contexts and no floor.
+    its Full answers.
     """
     valid, log_full, logs = _read(e, contrast)
     blind = _mean([np.exp(part) for part in logs])
@@ -275,13 +269,6 @@ METHODS: dict[str, Method] = {
     ),
     "m3id": Method("M3ID", m3id, {"t": 1, "decay": 0.02, "b": 0.1}, "Favero 2024"),
     "pai_logit": Method("PAI, logit part", pai_logit, {"gamma": 1.1, "b": 0.1}, "Liu 2024"),
-    "cc": Method(
-        "Contextual calibration",
-        post_hoc,
-        {"contrast": ("content_free",), "floor": 0.0},
-        "Zhao 2021",
-        needs="content_free",
-    ),
     "cc_q": Method(
         "Contextual calibration by Q-only", post_hoc, {**_Q, "scope": "group"}, "Zhao 2021"
     ),

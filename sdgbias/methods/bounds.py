@@ -63,28 +63,22 @@ def fill(view: Bounds) -> Floats:
     return np.where(np.isfinite(view.low), view.low, view.high)
 
 
-def _others(z: Floats, *left_out: int) -> Floats:
-    """(N,) logsumexp of the columns that are not left out; -inf if none."""
-    rest = np.delete(z, left_out, axis=1)
-    top = np.max(rest, axis=1, initial=-np.inf)
-    top = np.where(np.isfinite(top), top, 0.0)
-    with np.errstate(divide="ignore"):
-        return np.asarray(np.log(np.exp(rest - top[:, None]).sum(axis=1)) + top)
+def _pairs(upper: Floats, lower: Floats) -> Floats:
+    """(N, i, j): by how much j, taken as large as may be, leads i, taken as small as may be."""
+    with np.errstate(invalid="ignore"):
+        return np.asarray(upper[:, None, :] - lower[:, :, None])
 
 
 def _shares(view: Bounds, valid: Bools) -> tuple[Floats, Floats]:
     """Smallest and largest probability of each candidate among the valid ones; (N, K) each, 0 where
     masked."""
-    low, high = np.where(valid, view.low, -np.inf), np.where(valid, view.high, -np.inf)
-    least, most = np.zeros_like(low), np.zeros_like(high)
-    for j in range(low.shape[1]):
-        for out, own, rest in (
-            (least, low[:, j], _others(high, j)),
-            (most, high[:, j], _others(low, j)),
-        ):
-            with np.errstate(invalid="ignore"):
-                out[:, j] = np.where(np.isneginf(rest), 1.0, np.exp(own - np.logaddexp(own, rest)))
-    return np.where(valid, least, 0.0), np.where(valid, most, 0.0)
+    others = valid[:, :, None] & ~np.eye(valid.shape[1], dtype=bool)
+    with np.errstate(over="ignore"):
+        behind, ahead = (
+            np.exp(-_pairs(own, rest), where=others, out=np.zeros(others.shape)).sum(axis=1)
+            for own, rest in ((view.low, view.high), (view.high, view.low))
+        )
+    return np.where(valid, 1 / (1 + behind), 0.0), np.where(valid, 1 / (1 + ahead), 0.0)
 
 
 def _gap(m: Floats, c: Floats) -> Floats:
@@ -103,63 +97,32 @@ def _divergence(m: tuple[Floats, Floats], c: tuple[Floats, Floats]) -> tuple[Flo
     return near.sum(axis=1), far.sum(axis=1)
 
 
-def _pair(view: Bounds, i: int, j: int, rest: Floats) -> tuple[Floats, Floats]:
-    """(log P_j, log P_i) with j as large and i as small as may be and the other candidates summing
-    to exp(rest); (N,) each."""
-    top, bottom = view.high[:, j], view.low[:, i]
-    total = np.logaddexp(np.logaddexp(top, bottom), rest)
-    return top - total, bottom - total
-
-
-def _lead(full: Bounds, img: Bounds, has: tuple[Bools, Bools], i: int, j: int) -> Floats:
-    """Largest possible log P_img,j - log P_img,i (Eqs. 5-6); (N,). It is monotone in every score:
-    up in j's, down in i's, and in the other candidates only through the ratio of the two views'
-    normalisers, so two corners hold the maximum."""
-    corners = []
-    for f_rest, g_rest in ((full.low, img.high), (full.high, img.low)):
-        f_j, f_i = _pair(full, i, j, _others(f_rest, i, j))
-        g_j, g_i = _pair(img, i, j, _others(g_rest, i, j))
-        corners.append(np.logaddexp(f_j, g_j) - np.logaddexp(f_i, g_i))
-    mixed = np.maximum(*corners)
-    alone = np.where(has[0], full.high[:, j] - full.low[:, i], img.high[:, j] - img.low[:, i])
-    lead: Floats = np.where(has[0] & has[1], mixed, alone)
-    return np.where(np.isnan(lead), np.inf, lead)
-
-
 def _ruled_out(views: list[Bounds], has: list[Bools], valid: Bools, params: CadeParams) -> Bools:
     """(N, K) candidates whose CADE score stays below another's for all scores within the bounds
-    (Eqs. 7-9)."""
-    full, ctx, img, q = (
-        Bounds(np.where(valid, v.low, -np.inf), np.where(valid, v.high, -np.inf)) for v in views
-    )
-    shares = [_shares(v, valid) for v in (full, img, ctx)]
+    (Eqs. 5-9). Each term of the difference of two scores is bounded by itself; it is linear in
+    alpha_i, so its largest value lies at an end of that range."""
+    _, ctx, _, q = views
+    full_share, img_share, ctx_share = (_shares(views[v], valid) for v in (0, 2, 1))
     both, f = (has[0] & has[2])[:, None], has[0][:, None]
-    mixture = [
-        np.where(both, (shares[0][s] + shares[1][s]) / 2, np.where(f, shares[0][s], shares[1][s]))
-        for s in (0, 1)
-    ]
-    alpha_low = alpha_high = np.full(len(valid), params.alpha)
-    if params.alpha * params.lambda_kl > 0:
-        d_low, d_high = _divergence((mixture[0], mixture[1]), shares[2])
-        alpha_low, alpha_high = (
-            params.alpha * (1.0 + params.lambda_kl * np.where(has[1], d, 0.0))
-            for d in (d_low, d_high)
-        )
-    out = np.zeros_like(valid)
-    for i in range(valid.shape[1]):
-        for j in range(valid.shape[1]):
-            if i == j:
-                continue
-            most = _lead(full, img, (has[0], has[2]), i, j)
-            if params.alpha > 0:
-                less = ctx.low[:, j] - ctx.high[:, i]  # the least by which j leads in CTX+Q
-                most = most + np.where(
-                    has[1], np.where(less < 0, -alpha_high * less, -alpha_low * less), 0.0
-                )
-            if params.beta > 0:
-                most = most + np.where(has[3], -params.beta * (q.low[:, j] - q.high[:, i]), 0.0)
-            out[:, j] |= valid[:, i] & (most < -SLACK)
-    return out
+    low, high = (
+        np.where(both, (a + b) / 2, np.where(f, a, b))
+        for a, b in zip(full_share, img_share, strict=True)
+    )
+    with np.errstate(divide="ignore"):
+        most = _pairs(np.log(high), np.log(low))
+    if params.alpha > 0:
+        lead = -_pairs(ctx.low, ctx.high)
+        ends = [
+            params.alpha * (1.0 + params.lambda_kl * d) if params.lambda_kl > 0 else params.alpha
+            for d in _divergence((low, high), ctx_share)
+        ]
+        term = np.maximum(*(np.reshape(alpha, (-1, 1, 1)) * lead for alpha in ends))
+        most = most + np.where(has[1][:, None, None], term, 0.0)
+    if params.beta > 0:
+        term = -params.beta * _pairs(q.low, q.high)
+        most = most + np.where(has[3][:, None, None], term, 0.0)
+    rivals = valid[:, :, None] & ~np.eye(valid.shape[1], dtype=bool)
+    return np.asarray((rivals & (most < -SLACK)).any(axis=1))
 
 
 def verdict(
@@ -207,12 +170,8 @@ def alone(view: Bounds, present: Bools) -> BoundedChoice:
 
 def _leading(view: Bounds, valid: Bools) -> Bools:
     """(N, K) valid candidates whose largest score reaches the smallest score of every other one."""
-    low = np.where(valid, view.low, -np.inf)
-    rival = np.stack(
-        [np.max(np.delete(low, j, axis=1), axis=1, initial=-np.inf) for j in range(low.shape[1])],
-        axis=1,
-    )
-    return valid & (view.high >= rival)
+    rivals = valid[:, :, None] & ~np.eye(valid.shape[1], dtype=bool)
+    return valid & ~(rivals & (_pairs(view.high, view.low) < 0)).any(axis=1)
 
 
 def _told(views: list[Bounds], possible: Bools, choice: Ints) -> BoundedChoice:

@@ -140,7 +140,7 @@ def encode(
         if least is None:
             raise InputError(
                 f"text encoder {encoder.name} has no floor; put options.floor into its registry"
-                " entry, or let `sdgbias people read` find it"
+                " entry, or let `sdgbias analyse --encoder` find it"
             )
         classes = encoder.embed([plain_form(name) for name in labels])
         similar = encoder.embed(open_texts) @ classes.T  # (M, L)

@@ -61,12 +61,7 @@ def require_free(root: Path, spec: ModelSpec, overwrite: bool = False) -> Path:
             f"{spec.name}: no project here to register it in; make one: sdgbias init"
         )
     parse(to_dict(spec), path)
-    taken = {stem.lower(): file for stem, file in _files(root).items()}.get(spec.name.lower())
-    if taken is not None and taken != path:
-        raise RegistryError(
-            f"{path}: taken by {taken.name} (case and ending don't count); choose another: --name"
-            " NAME"
-        )
+    taken = _files(root).get(spec.name)
     if taken is not None and not overwrite:
         old = read(taken)
         if (old.repo, old.revision) != (spec.repo, UNPINNED):

@@ -90,36 +90,19 @@ def find_root(start: Path | None = None) -> Path:
     raise RegistryError(f"no registry/models folder at or above {here}; {_GO_THERE}")
 
 
-def _alike(root: Path) -> list[list[Path]]:
-    """The files of the entries, those together that differ only in case or in .yaml/.yml."""
+def _files(root: Path) -> dict[str, Path]:
+    """Stem -> file of every entry, sorted."""
     folder = root / "registry" / "models"
     if not folder.is_dir():
         raise RegistryError(f"{folder}: no such folder; {_GO_THERE}")
-    by_stem: dict[str, list[Path]] = {}
-    for path in sorted(folder.iterdir()):
-        if path.suffix.lower() in (".yaml", ".yml") and not path.name.startswith("."):
-            by_stem.setdefault(path.stem.lower(), []).append(path)
-    return list(by_stem.values())
-
-
-def _files(root: Path) -> dict[str, Path]:
-    """Stem -> file of every entry, sorted; RegistryError when two files differ only in case or in
-    .yaml/.yml."""
-    alike = _alike(root)
-    for twin, *others in alike:
-        if others:
-            raise RegistryError(_twins(others[0], twin))
-    return {path.stem: path for (path,) in alike}
-
-
-def _twins(path: Path, twin: Path) -> str:
-    return f"{path}: duplicate of {twin.name} (case and ending don't count); remove one"
+    files = (p for p in folder.iterdir() if p.suffix in (".yaml", ".yml") and p.name[0] != ".")
+    # of m.yaml and m.yml the latter, which `read` refuses
+    return {path.stem: path for path in sorted(files)}
 
 
 def load_all(root: Path | None = None) -> dict[str, ModelSpec]:
     """Every entry by name, sorted by name. RegistryError at the first file that is not valid."""
-    files = _files(root := root or find_root())
-    return {stem: read(files[stem]) for stem in sorted(files)}
+    return {stem: read(path) for stem, path in _files(root or find_root()).items()}
 
 
 def load_readable(root: Path | None = None) -> tuple[dict[str, ModelSpec], dict[str, str]]:
@@ -127,16 +110,12 @@ def load_readable(root: Path | None = None) -> tuple[dict[str, ModelSpec], dict[
     others."""
     readable: dict[str, ModelSpec] = {}
     broken: dict[str, str] = {}
-    for alike in _alike(root or find_root()):
-        for path in alike:
-            try:
-                for twin in alike:
-                    if twin != path:
-                        raise RegistryError(_twins(path, twin))
-                readable[path.stem] = read(path)
-            except RegistryError as error:
-                broken[path.stem] = str(error)
-    return dict(sorted(readable.items())), broken
+    for stem, path in _files(root or find_root()).items():
+        try:
+            readable[stem] = read(path)
+        except RegistryError as error:
+            broken[stem] = str(error)
+    return readable, broken
 
 
 def due(root: Path | None, today: date) -> dict[str, ModelSpec]:
@@ -178,10 +157,8 @@ def read(path: Path) -> ModelSpec:
 
 def _parsed(text: str, path: Path) -> ModelSpec:
     spec = parse(formats.load_text(text, path, RegistryError, _README), path)
-    if spec.name != path.stem:
-        raise RegistryError(
-            f"{path}: name {spec.name!r} differs from the file's name; valid: {path.stem}"
-        )
+    if path.name != f"{spec.name}.yaml":
+        raise RegistryError(f"{path}: the file of model {spec.name} is named {spec.name}.yaml")
     return spec
 
 

@@ -44,11 +44,8 @@ NEEDS = (NEEDS_PICTURES, NEEDS_SCORES)
 
 def suites(reader: Reader) -> list[str]:
     """Suites with a finished run, in order of importance."""
-    names = {
-        r["suite"]
-        for r in reader.ask("SELECT DISTINCT suite FROM runs WHERE finished_at IS NOT NULL")
-    }
-    return in_order(names)
+    rows = reader.ask("SELECT DISTINCT suite FROM runs WHERE finished_at IS NOT NULL")
+    return in_order({r["suite"] for r in rows})
 
 
 def benchmarks(reader: Reader, suite: str) -> list[Row]:
@@ -233,14 +230,9 @@ def compare(reader: Reader, runs: pd.DataFrame, *, rank_planted: bool = False) -
     """Build the leaderboard and all pairs. ``runs``: run_id, label, provenance, benchmark_id."""
     places: list[dict[str, object]] = []
     pairs: list[dict[str, object]] = []
-    kind = np.where(
-        (runs["provenance"] == "planted") & (not rank_planted),
-        "planted",
-        "all" if rank_planted else "measured",
-    )
-    for (benchmark, group), comparable in runs.assign(kind=kind).groupby(
-        ["benchmark_id", "kind"], sort=True
-    ):
+    kind = runs["provenance"].map(lambda p: "planted" if p == "planted" else "measured")
+    runs = runs.assign(kind="all" if rank_planted else kind)
+    for (benchmark, group), comparable in runs.groupby(["benchmark_id", "kind"], sort=True):
         named = dict(zip(comparable["run_id"], comparable["label"], strict=True))
         complete: set[str] = set()
         for method in reversed(COMPARED):
@@ -250,12 +242,8 @@ def compare(reader: Reader, runs: pd.DataFrame, *, rank_planted: bool = False) -
             if tests and tests.keys() == complete:  # not for answers generated at T1 alone
                 tests = {"all": _pooled(list(tests.values())), **tests}
             for test, (hits, place) in tests.items():
-                columns = {
-                    "benchmark_id": benchmark,
-                    "kind": group,
-                    "method": METHODS[method],
-                    "test": test if test != "all" else ALL_TESTS,
-                }
+                shown = test if test != "all" else ALL_TESTS
+                columns = dict(zip(_OF, (benchmark, group, METHODS[method], shown), strict=True))
                 one_places, one_pairs = _one(hits, place, list(named.values()))
                 places += [{**columns, **r} for r in one_places]
                 pairs += [{**columns, **r} for r in one_pairs]
@@ -314,20 +302,13 @@ def _one(
     hits, names = hits[answered], [names[i] for i in answered]
     code = pd.factorize(place, sort=True)[0].astype(np.int64)
     letters, tests = stats.leaderboard(hits, code)
-    places: list[dict[str, object]] = [
-        {
-            "model": name,
-            **_columns(stats.share(h, code)),
-            "letters": letter if len(names) > 1 else "",
-        }
+    letters = letters if len(names) > 1 else [""] * len(names)
+    places = [
+        {"model": name, "letters": letter} | _columns(stats.share(h, code))
         for name, h, letter in zip(names, hits, letters, strict=True)
     ]
-    pairs: list[dict[str, object]] = [
-        {
-            **{"one": names[i], "other": names[j]},
-            **_columns(test.estimate),
-            **{"p": test.p, "mde": test.mde},
-        }
+    pairs = [
+        {"one": names[i], "other": names[j], "p": test.p, "mde": test.mde} | _columns(test.estimate)
         for (i, j), test in tests.items()
     ]
     return places, pairs

@@ -54,14 +54,12 @@ class Plan:
 
 def askable(prompts: pd.DataFrame, spec: ModelSpec) -> pd.DataFrame:
     """The cells that a model can be asked: all, or for a language model those without a picture,
-    whether of the views or of extra prompts. Content-free prompts, which calibrate the Full view,
-    would serve nothing there."""
+    whether of the views or of extra prompts."""
     if spec.pictured:
         return prompts
     useless = [view for view in VIEWS if view not in IMAGE_FREE]
     pictured = prompts["view"].isin(useless) | (prompts["image_id"] != "")
-    calibrating = prompts["view"].str.startswith("content_free:")
-    return prompts[~pictured & ~calibrating].reset_index(drop=True)
+    return prompts[~pictured].reset_index(drop=True)
 
 
 def as_prompts(

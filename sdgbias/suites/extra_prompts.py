@@ -1,14 +1,11 @@
-"""Extra prompts: what Table J, contextual calibration and the study of wordings need beyond the
-four views x five tests. All are text alone.
+"""Extra prompts: what Table J and the study of wordings need beyond the four views x five tests.
+All are text alone.
 
 Each kind ("pass") adds cells with the columns of `prompts.view_cells`; their ``view`` is a name of
 the pass, so that plan, scores and store treat them as any other. Passes and their names:
 
 * table_j (multiple choice, under T1): Q-only with options reversed (q_reversed), in an order drawn
   per item (q_random), as a, b, c (q_abc) or 1, 2, 3 (q_123). The text changes with the tokens;
-* content_free:0..2: the context is "N/A", "" or "[MASK]". One item represents all items of its
-  indicator and options (`spread` copies its scores to them). T5 has no context, so there it is
-  Q-only;
 * wording:0..7 (multiple choice, under T1): Q-only paraphrased (paraphrases.py); one item represents
   all items of its indicator and options.
 """
@@ -23,13 +20,10 @@ from itertools import permutations
 import numpy as np
 import pandas as pd
 
-from sdgbias.benchmark.prompts import REGRESSION_TAIL
 from sdgbias.errors import InputError, UsageError, one_of
 from sdgbias.suites import paraphrases
 from sdgbias.types import LETTERS, ContextTest, Task
 
-#: Contexts without information (METHODS 1.7).
-CONTENT_FREE = ("N/A", "", "[MASK]")
 #: Table J: name of its pass -> the characters shown instead of A, B, C.
 TOKENS = {"q_reversed": "ABC", "q_random": "ABC", "q_abc": "abc", "q_123": "123"}
 TABLE_J_TEST = ContextTest.T1
@@ -41,7 +35,6 @@ Blocks = Iterator[pd.DataFrame]
 #: Pass -> names of its cells.
 VIEWS: dict[str, tuple[str, ...]] = {
     "table_j": tuple(TOKENS),
-    "content_free": tuple(f"content_free:{k}" for k in range(len(CONTENT_FREE))),
     "paraphrases": paraphrases.VIEWS,
 }
 #: What `--passes` takes beside the names.
@@ -105,16 +98,6 @@ def orders(items: pd.DataFrame, view: str, seed: int = 0) -> np.ndarray:
     return np.where(at < n, order, -1)
 
 
-def spread(items: pd.DataFrame, logits: np.ndarray) -> np.ndarray:
-    """Scores (N, K) of a shared pass, NaN except for the representative items -> those of each
-    item's group."""
-    group = _groups(items)
-    scored = np.flatnonzero(np.isfinite(logits).any(axis=1))[::-1]
-    source = np.full(int(group.max(initial=-1)) + 1, -1)
-    source[group[scored]] = scored
-    return np.where((source[group] >= 0)[:, None], logits[source[group]], np.nan)
-
-
 def n_options(items: pd.DataFrame) -> np.ndarray:
     """(N,) number of options; `items` with n_options, or with option_a, option_b, option_c."""
     if "n_options" in items:
@@ -137,21 +120,6 @@ def _table_j(items: Items, prompts: pd.DataFrame, seed: int) -> Blocks:
         yield _cells(rows, view, text, test=TABLE_J_TEST.value, candidates=candidates)
 
 
-def _content_free(items: Items, prompts: pd.DataFrame, seed: int) -> Blocks:
-    for task, table in items.items():
-        if table.empty:
-            continue
-        of_task = prompts[prompts["task"] == task.value]
-        shared = of_task[of_task["item_id"].isin(_representatives(table))]
-        bare = shared[shared["test"] == ContextTest.T5.value].set_index("item_id")["text"]
-        for test, rows in shared.groupby("test", sort=True):
-            text = rows["item_id"].map(bare)
-            for k, context in enumerate(CONTENT_FREE):
-                if test != ContextTest.T5.value:  # which has no context to be exchanged
-                    text = _with_context(rows, bare, context)
-                yield _cells(rows, f"content_free:{k}", text)
-
-
 def _reworded(items: Items, prompts: pd.DataFrame, seed: int) -> Blocks:
     table = items[Task.MCQ]
     if table.empty:
@@ -163,7 +131,6 @@ def _reworded(items: Items, prompts: pd.DataFrame, seed: int) -> Blocks:
 
 _MAKERS: dict[str, Callable[[Items, pd.DataFrame, int], Blocks]] = {
     "table_j": _table_j,
-    "content_free": _content_free,
     "paraphrases": _reworded,
 }
 
@@ -187,20 +154,9 @@ def _without_context(prompts: pd.DataFrame, item_ids: pd.Series) -> pd.DataFrame
 
 
 def _representatives(items: pd.DataFrame) -> pd.Series:
-    """item_id of the first item of each indicator with its options, or with its target."""
-    ordered = items.sort_values("item_id")
-    return ordered["item_id"][~pd.Series(_groups(ordered), index=ordered.index).duplicated()]
-
-
-def _groups(items: pd.DataFrame) -> np.ndarray:
-    """(N,) code of an item's indicator with its options, or with its target."""
-    if "target" in items and (items["target"] != "").any():
-        names = ["indicator", "target"]
-    elif "options" in items:
-        names = ["indicator", "options"]
-    else:
-        names = ["indicator", *(f"option_{c.lower()}" for c in LETTERS)]
-    return items.groupby(names, sort=True).ngroup().to_numpy()
+    """item_id of the first item of each indicator with its options."""
+    names = ["indicator", *(f"option_{c.lower()}" for c in LETTERS)]
+    return items.sort_values("item_id").drop_duplicates(names)["item_id"]
 
 
 def _hashes(items: pd.DataFrame, key: str) -> np.ndarray:
@@ -209,16 +165,6 @@ def _hashes(items: pd.DataFrame, key: str) -> np.ndarray:
     return np.fromiter(
         (int.from_bytes(d[:8], "big") >> 1 for d in digests), dtype=np.int64, count=len(items)
     )
-
-
-def _with_context(rows: pd.DataFrame, bare: pd.Series, context: str) -> pd.Series:
-    """The texts without context, with a Context line where Tables C and D have it. bare: item_id ->
-    text without context."""
-    mcq = (rows["task"] == Task.MCQ.value).all()
-    place = "Options: " if mcq else REGRESSION_TAIL[: REGRESSION_TAIL.index(".")]
-    parts = rows["item_id"].map(bare).str.rpartition("\n" + place)
-    _complete(rows, parts[1] != "", place)
-    return parts[0] + "\nContext: " + context + parts[1] + parts[2]
 
 
 def _with_options(

@@ -70,7 +70,7 @@ def texts(items: pd.DataFrame, rows: pd.DataFrame) -> Iterator[tuple[str, pd.Dat
             if not text.startswith(begin):
                 raise InputError(
                     f"prompts: item {item} doesn't begin with its question, which this pass"
-                    " rewords; leave it out: --passes table_j,content_free"
+                    " rewords; leave it out: --passes table_j"
                 )
             changed.append(_QUESTION + wordings()[slug][k] + text[len(begin) :])
         yield view, rows.assign(text=changed)

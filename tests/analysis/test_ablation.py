@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sdgbias.analysis.rows import KEY, AnalysisSettings
+from sdgbias.analysis.rows import AnalysisSettings
 from sdgbias.analysis.studies import ablation
 from sdgbias.methods.search import RANGES, random_search, take
 from sdgbias.types import Task
@@ -57,9 +57,3 @@ def test_test_rows_never_tune(table: pd.DataFrame) -> None:
             t[(t["study"] == study) & (t["test"] == "T1")]["note"].tolist() for t in (mine, other)
         )
         assert a == b
-
-
-def test_rows_have_keys_and_a_cell_without_val_rows_has_none(table: pd.DataFrame) -> None:
-    assert not table.duplicated(list(KEY)).any()
-    bare = replace(CELL, items=CELL.items.assign(split="test"))
-    assert ablation.rows(run_of(bare), QUICK).empty

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from sdgbias.analysis.rows import AnalysisSettings
-from sdgbias.analysis.studies import directions
 from sdgbias.analysis.studies.table import STUDIES
 from tests.builders.analysis_run import mcq_cell, one, run_of
 
@@ -59,11 +58,6 @@ def test_invalid_answers_are_a_share_of_their_own() -> None:
     assert rows[(rows["method"] == "q_only") & (rows["metric"] == "answered_invalid")].empty, (
         "its first tokens aren't known"
     )
-
-
-def test_a_letter_that_the_question_lacks_is_invalid() -> None:
-    cell = mcq_cell({"full": [TWO_B, TWO_B]}, "AA", top_token={"full": ["C", "B"]})
-    assert list(directions.invalid(cell, directions.View.FULL)) == [1, 0]
 
 
 def test_q_only_stands_beside_its_distinct_prompts() -> None:

@@ -49,13 +49,3 @@ def test_questions_of_one_divergence_stay_in_one_group() -> None:
     rows = STUDIES["divergence"].rows(run_of(cell), AnalysisSettings())
 
     assert set(rows["group"]) == {"3"} and set(rows["n"]) == {N}
-
-
-def test_without_tuning_there_is_nothing_to_compare() -> None:
-    full = np.tile([2.0, 0.0, 0.0], (N, 1))
-
-    assert (
-        STUDIES["divergence"]
-        .rows(run_of(mcq_cell({"full": full}, "A" * N)), AnalysisSettings())
-        .empty
-    )

@@ -37,61 +37,31 @@ def _run(n: int = 40):  # type: ignore[no-untyped-def]
     return run_of(*cells)
 
 
-#: The difference of an attribute's groups.
-URBAN = {"attribute": "urban", "group": "urban", "other": "rural", "metric": "disparity"}
+#: attribute, group, method, metric: value and n.
+BY_GROUP = [
+    ("urban", "rural", "full", "accuracy", 20 / 40, 40),
+    ("urban", "rural", "cade", "accuracy", 1.0, 40),
+    ("urban", "rural", "full", "share_pessimistic", 1.0, 40),  # A, higher is better
+    ("urban x wealth", "rural x poorest", "cade", "share_pessimistic", 0.5, 40),
+    ("photo", "without photo", "full", "accuracy", 20 / 40, 40),
+]
 
 
 def test_accuracy_and_lean_by_group() -> None:
     rows = STUDIES["groups"].rows(_run(), SETTINGS)
-    rural = one(rows, test="T1", method="full", attribute="urban", group="rural", metric="accuracy")
-    assert (rural["value"], rural["n"]) == (20 / 40, 40)
-    assert (
-        one(rows, test="T1", method="cade", attribute="urban", group="rural", metric="accuracy")[
-            "value"
-        ]
-        == 1.0
-    )
-    assert (
-        one(
-            rows,
-            test="T1",
-            method="full",
-            attribute="urban",
-            group="rural",
-            metric="share_pessimistic",
-        )["value"]
-        == 1.0
-    ), "A, higher is better"
-    assert (
-        one(
-            rows,
-            test="T1",
-            method="cade",
-            attribute="urban x wealth",
-            group="rural x poorest",
-            metric="share_pessimistic",
-        )["value"]
-        == 0.5
-    )
-    assert (
-        one(rows, attribute="country", group="Nepal", method="full", metric="accuracy")["n"]
-        == 2 * 41
-    ), "both tests; the unnamed place has a country"
-    assert rows[(rows["attribute"] == "country") & (rows["test"] != "all")].empty, (
-        "countries only pooled"
-    )
-    assert set(rows.loc[rows["attribute"] == "urban", "group"]) == {
-        "urban",
-        "rural",
-    }, "no group of the unknown"
-    without = one(
-        rows, test="T1", method="full", attribute="photo", group="without photo", metric="accuracy"
-    )
-    assert (without["value"], without["n"]) == (20 / 40, 40)
-    assert set(rows.loc[rows["attribute"] == "photo", "group"]) == {
-        "with photo",
-        "without photo",
-    }, "no group of the unknown"
+    for attribute, group, method, metric, value, n in BY_GROUP:
+        at = {"attribute": attribute, "group": group, "method": method, "metric": metric}
+        found = one(rows, test="T1", **at)
+        assert (found["value"], found["n"]) == (value, n), at
+    # countries are only pooled; the unnamed place has one
+    nepal = one(rows, attribute="country", group="Nepal", method="full", metric="accuracy")
+    assert (nepal["test"], nepal["n"]) == ("all", 2 * 41)
+    assert set(rows.loc[rows["attribute"] == "country", "test"]) == {"all"}
+    for attribute, groups_shown in (
+        ("urban", {"urban", "rural"}),
+        ("photo", {"with photo", "without photo"}),
+    ):
+        assert set(rows.loc[rows["attribute"] == attribute, "group"]) == groups_shown
     assert not rows.duplicated(list(KEY)).any()
 
 
@@ -110,13 +80,6 @@ def test_the_gap_of_one_half_between_two_groups_is_closed_by_cade(
     assert change["value"] == pytest.approx(0 - 0.5) and change["high"] < 0
 
 
-def test_tests_side_by_side_give_what_each_gives_alone() -> None:
-    both, alone = _run(), run_of(next(iter(_run().cells.values())))
-    pick = {"test": "T1", "method": "full", **URBAN}
-    a, b = (one(STUDIES["groups"].rows(r, SETTINGS), **pick) for r in (both, alone))
-    assert (a["low"], a["high"]) == pytest.approx((b["low"], b["high"]))
-
-
 def test_a_row_of_an_unknown_group_is_in_no_intersection() -> None:
     items = mcq_cell(
         {"full": [A] * 4},
@@ -128,15 +91,6 @@ def test_a_row_of_an_unknown_group_is_in_no_intersection() -> None:
     assert [c["group"] for c in level.columns] == ["rural x poorest", "urban x middle"] and list(
         level.code
     ) == [1, -1, 0, -1]
-
-
-def test_small_groups_are_shown_without_a_value() -> None:
-    rows = STUDIES["groups"].rows(_run(10), SETTINGS)
-    rural = one(rows, test="T1", method="full", attribute="urban", group="rural", metric="accuracy")
-    assert (
-        np.isnan(rural["value"]) and rural["n"] == 10 and rural["missing_reason"] == "fewer than 20"
-    )
-    assert np.isnan(one(rows, test="T1", method="full", **URBAN)["value"])
 
 
 def test_of_a_model_without_pictures_the_view_with_most_evidence_is_compared() -> None:

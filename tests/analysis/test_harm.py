@@ -16,7 +16,7 @@ from sdgbias.analysis.run import TaskCell
 from sdgbias.analysis.studies import harm
 from sdgbias.analysis.studies.table import STUDIES
 from sdgbias.methods import cade
-from sdgbias.types import CadeParams, View
+from sdgbias.types import CadeParams
 from tests.builders.analysis_run import OPEN, mcq_cell, one, run_of
 
 A, B, C = [3.0, 0.0, 0.0], [0.0, 3.0, 0.0], [0.0, 0.0, 3.0]
@@ -53,33 +53,11 @@ HAZARD = {
 STRONG = CadeParams(alpha=0.7, lambda_kl=0.0, beta=1.0, tau=1.1)
 
 
-def test_an_implausible_choice_is_found_and_cut() -> None:
+def test_an_implausible_choice_is_found() -> None:
     cell = mcq_cell(HAZARD, "B", params=STRONG)
-    d = cade.decide(cell.streams(), STRONG)
-    assert d.choice[0] == 2
-    log_full = cade.log_softmax(cell.logits[View.FULL], cell.present)
-    assert (
-        harm.implausible(log_full, d.choice)[0] == 1.0
-        and harm.implausible(log_full, np.array([1]))[0] == 0.0
-    )
-    assert harm.choose_with_cut(cell.streams(), STRONG, log_full)[0] == 1, (
-        "of A and B the scores prefer B: less likely without the image"
-    )
-    assert harm.choose_with_cut(cell.streams(), STRONG, log_full, cut=0.0)[0] == 2
+    assert cade.decide(cell.streams(), STRONG).choice[0] == 2
     rows = STUDIES["harm"].rows(run_of(cell), AnalysisSettings())
     assert one(rows, test="T1", method="cade", metric="implausible")["value"] == 1.0
-    assert one(rows, test="T1", method="cade_cut", metric="accuracy")["value"] == 1.0
-    assert (
-        one(rows, test="T1", method="cade_cut", metric="accuracy_gain", versus="cade")["value"]
-        == 1.0
-    )
-
-
-def test_the_cut_leaves_kept_answers_alone() -> None:
-    params = CadeParams(0.7, 0.0, 1.0, 0.4)
-    cell = mcq_cell(HAZARD, "B", params=params)
-    log_full = cade.log_softmax(cell.logits[View.FULL], cell.present)
-    assert harm.choose_with_cut(cell.streams(), params, log_full)[0] == 0
 
 
 def diagnosed(cell: TaskCell) -> pd.DataFrame:
@@ -106,13 +84,6 @@ def test_diagnosis_adds_up_by_hand() -> None:
         (np.log(1 / 4), mixed - np.log(1 / 4), np.log(8), 0.0)
     )
     assert r["margin"] == pytest.approx(mixed + np.log(8))
-
-
-def test_kept_and_unchanged_answers_have_no_reason() -> None:
-    views = {"full": [SURE, A], "img_q": [A, A], "q_only": [A, B]}
-    found = diagnosed(mcq_cell(views, "AA", params=CadeParams(0.5, 0.0, 0.5, 0.9)))
-    assert list(found["kept"]) == [True, True] and list(found["first"]) == [-1, -1]
-    assert found["margin"].isna().all()
 
 
 @settings(deadline=None, max_examples=60)
@@ -142,10 +113,6 @@ def test_terms_add_up_to_the_lead_in_the_score(
     total = found[["start", "image", "context", "prior"]].sum(axis=1).to_numpy()[at]
     assert total == pytest.approx(lead, abs=1e-9) and (found["start"].to_numpy()[at] <= 0).all()
     assert (found["first"][flipped] >= 0).all() and (found["first"][~flipped] == -1).all()
-
-
-def test_without_a_tuned_cade_there_is_nothing_to_report() -> None:
-    assert STUDIES["harm"].rows(run_of(mcq_cell({"full": [A]}, "A")), AnalysisSettings()).empty
 
 
 def test_the_cut_is_a_tenth_of_the_likeliest_and_not_a_tenth() -> None:

@@ -33,16 +33,6 @@ def test_test_rows_answers_and_hits() -> None:
     assert answers.pools(run_of(mcq_cell({"full": [A]}, "A", split=["val"])), Task.MCQ) == []
 
 
-def test_pooled_keeps_methods_that_answered_every_test() -> None:
-    one, two = mcq_cell({"full": [A]}, "A", params=OPEN), mcq_cell({"full": [B]}, "A", test="T2")
-    *_, whole = answers.pools(run_of(one, two), Task.MCQ)
-    assert (
-        list(whole.hit["full"]) == [1, 0]
-        and "cade" not in whole.hit
-        and list(whole.place) == [0, 0]
-    )
-
-
 def test_numbers_hit_within_the_tolerance_and_cade_says_what_its_digit_leads_to() -> None:
     digits = np.tile(np.arange(10.0), (3, 1))
     z = np.zeros((3, 10))

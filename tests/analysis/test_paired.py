@@ -11,20 +11,6 @@ from tests.builders.analysis_run import OPEN, mcq_cell, one, run_of
 A, B = [3.0, 0.0, 0.0], [0.0, 9.0, 0.0]
 
 
-def test_few_countries_have_no_interval_and_say_so() -> None:
-    cell = mcq_cell(
-        {"full": [A] * 4, "img_q": [B, A, A, A]}, "BAAA", params=OPEN, country=["x", "x", "y", "z"]
-    )
-    row = one(
-        STUDIES["paired"].rows(run_of(cell), AnalysisSettings()),
-        test="T1",
-        versus="full",
-        parameter="country",
-        metric="accuracy_gain",
-    )
-    assert row["note"].startswith("3 groups: too few for an interval")
-
-
 def test_questions_of_one_place_have_one_vote_and_shared_prompts_widen() -> None:
     """Forty better answers at four places: 2 / 2^4, not 2 / 2^40. Q-only gives them one prompt."""
     cell = mcq_cell(

@@ -13,15 +13,13 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from sdgbias import cli, store
-from sdgbias.analysis import paper as tables
 from sdgbias.analysis.paper import formats
 from sdgbias.analysis.paper import printed as paper
 from sdgbias.analysis.paper.cells import NOT_ANALYSED, NOT_RUN, Cell, Table
 from sdgbias.analysis.paper.lines import TASKS
 from sdgbias.analysis.rows import not_run, row, table
-from sdgbias.errors import UsageError
 from sdgbias.methods.stats import Estimate
-from sdgbias.raw.facet import GROUPS, SELECTED
+from sdgbias.raw.facet import GROUPS
 from sdgbias.suites import facet
 from sdgbias.suites.facet_groups import PAIRS
 from sdgbias.suites.rows import HEADLINE
@@ -158,30 +156,6 @@ def test_groups_that_are_too_small_have_no_value_but_their_n(full: Path) -> None
     assert "[1] not in store: a group of fewer than 20" in text
 
 
-def test_columns_are_groups_differences_and_classes(full: Path) -> None:
-    names = {item: [c.name for c in t.columns] for item, t in everything(full).items()}
-    assert names["gender"] == ["male", "female", "male - female", "macro"]
-    assert all(names[a][-1] == "max - min" and len(names[a]) == 6 for a in ("skin", "age"))
-    assert names["classes-gender"] == SELECTED
-    dancer = cell(everything(full)["classes-gender"], "dancer", LLAVA, "p2", "paper")
-    assert dancer.paper.text == "-0.0501"  # type: ignore[union-attr]
-
-
-def test_a_free_answer_has_no_rate_of_yes_and_nothing_printed(full: Path) -> None:
-    t = everything(full)["rates"]
-    assert cell(t, "false yes", LLAVA, "p1", "all") == cell(t, "no", LLAVA, "p1", "all") == Cell()
-    assert 0.05 < cell(t, "unparsed", LLAVA, "p1", "all").value < 0.15  # type: ignore[operator]
-    assert all(c.paper is None for r in t.rows for c in r.cells)
-
-
-def test_readings(full: Path) -> None:
-    t = everything(full)["encoders"]
-    readings = [r.labels[1:] for r in t.rows if r.labels[0] == PLANTED]
-    assert readings == [("p1", FREE), ("p2", FREE), ("p2", FIRST), ("p3", FREE), ("p3", FIRST)]
-    assert cell(t, "male - female", PLANTED, "p2", FIRST).status == "planted"
-    assert cell(t, "unparsed", PLANTED, "p2", FIRST) == Cell()
-
-
 def test_debiasing_shows_the_study_or_says_that_there_is_none(full: Path, tmp_path: Path) -> None:
     assert {c.status for r in everything(full)["debiasing"].rows for c in r.cells} == {NOT_ANALYSED}
     path = Path(shutil.copy(full, tmp_path / "r.duckdb"))
@@ -230,22 +204,6 @@ def test_a_planted_run_never_stands_for_a_model_of_the_paper(tmp_path: Path) -> 
     assert cell(t, "male", "GPT-4o (not run)", "p1", "paper").status == NOT_RUN
     own = cell(t, "male", "gpt-4o (planted)", "p1", "ours")
     assert own.status == "planted" and own.paper is None
-
-
-def test_a_run_of_another_suite_is_none_of_this_one(full: Path) -> None:
-    with pytest.raises(UsageError, match="unknown model 'gpt-9'; valid: .*minicpm-v-8b"):
-        tables.load(full, ["gpt-9"], suite=FACET)
-    [only] = tables.build(tables.load(full, ["gpt-4o"], suite=FACET), ["gender"])
-    assert {r.labels[0] for r in only.rows} == {"GPT-4o (not run)"}
-
-
-def test_footnotes_say_what_the_paper_leaves_open(full: Path) -> None:
-    for item, words in (
-        *(("gender", "not for gender"), ("gender", "5 of the 13 classes"), ("age", "k/n")),
-        *(("skin", "p2's or p3's isn't stated"), ("skin", "0.00 to 0.06"), ("rates", "Planted:")),
-        *(("classes-age", "k/230"), ("classes-gender", "no minimum group size")),
-    ):
-        assert words in " ".join(everything(full)[item].footnotes), item
 
 
 def test_the_command_has_the_tables_of_either_paper(full: Path) -> None:

@@ -41,11 +41,6 @@ def test_every_score_stands_at_its_item(results: Path) -> None:
                 assert np.array_equal(cell.logits[view][at], np.asarray(logits, dtype=np.float64))
 
 
-def test_an_unknown_run_is_named(results: Path) -> None:
-    with pytest.raises(StoreError, match="no run 'nobody'"):
-        load(results, "nobody")
-
-
 @pytest.mark.parametrize("suite", ["sdg", "people"])
 def test_a_run_whose_scores_were_removed_is_not_analysed(tmp_path: Path, suite: str) -> None:
     """Its rows of studies would be replaced by none."""

@@ -294,7 +294,7 @@ def test_people_read_takes_an_encoder_of_the_registry(
     monkeypatch.setenv("SDGBIAS_REGISTRY", str(root))
 
     def read(name: str) -> str:
-        command = ["people", "read", name, "--results", str(results)]
+        command = ["analyse", "--encoder", name, "--results", str(results)]
         return CliRunner().invoke(cli.app, command, catch_exceptions=False).stdout
 
     assert "answers of 1 runs read by clip, floor" in read("enc")

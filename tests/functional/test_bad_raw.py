@@ -25,6 +25,7 @@ from sdgbias.cli import interruption
 from sdgbias.progress import Record
 from sdgbias.raw.check import check_raw
 from sdgbias.raw.images.image_store import ImageSettings
+from sdgbias.raw.synthetic import write_sample
 from tests.builders.commands import environment, ok, refused
 
 LABELS = "dhs_final_labels.csv"
@@ -59,7 +60,7 @@ def run_stage(stage: str, raw: Path, out: Path) -> None:
         # one process: every change of the disk is then seen by the hook below
         "images": lambda: build.build_images(raw, out, ImageSettings(), 1),
         "series": lambda: build.build_series(raw / "indicators", out),
-        "items": lambda: build.build_items(out, build.Draw(mcq=60, regression=20)),
+        "items": lambda: build.build_items(out, build.Draw(mcq=24, regression=6)),
         "prompts": lambda: build.build_prompts(out),
         "card": lambda: card.build_card(out),
         "check": lambda: quality.run_gate(out),
@@ -318,14 +319,13 @@ def _go(server: Server, stage: str, raw: Path, out: Path, kill_at: int) -> tuple
 
 
 @pytest.mark.slow
-def test_killed_at_changes_of_the_disk_a_build_goes_on_to_the_same_bytes(
-    raw: Path, tmp_path: Path
-) -> None:
+def test_killed_at_changes_of_the_disk_a_build_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
     """Each stage is killed before its last change, that of pictures halfway, too. Before its first
     change a stage has done nothing that it could go on with."""
     server = multiprocessing.get_context("forkserver")  # ready at once, a real process each
     server.set_forkserver_preload(["sdgbias.benchmark.build", "sdgbias.benchmark.quality"])
-    whole = tmp_path / "whole"
+    raw, whole = tmp_path / "raw", tmp_path / "whole"
+    write_sample(raw, 8, seed=11, countries=["NM", "KE"])
     whole.mkdir()
     for stage in STAGES:
         before = Path(shutil.copytree(whole, tmp_path / f"before-{stage}"))

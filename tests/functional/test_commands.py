@@ -153,7 +153,7 @@ def test_the_other_commands_print_json_alone(results: Path, tmp_path: Path) -> N
     where = f"--results {results}"
     shown = printed(f"models show tiny-llava {where}")
     assert shown["name"] == "tiny-llava" and shown["nights"] == [] == shown["runs"]
-    assert "tiny-llava" in {model["name"] for model in printed("models list")["models"]}
+    assert "tiny-llava" in {model["name"] for model in printed("models")["models"]}
     judged = printed(
         f"gate --results {copied(results, tmp_path / 'r.duckdb')}"
     )  # it keeps verdicts
@@ -250,11 +250,11 @@ def test_retention_removes_details_and_says_what_is_left(results: Path, tmp_path
     hour = pd.Timedelta(hours=1)
     nights = nights.assign(status="done", started_at=at, finished_at=at + 2 * hour)
     store.upsert(path, {"nights": nights})
-    size = printed(f"store info --results {path}")
+    size = printed(f"store check --results {path}")
     assert (size["runs"], size["models"]) == (3, 2)
     files = list(path.with_suffix(".runs").rglob("*.parquet"))
     assert size["details_bytes"] == sum(p.stat().st_size for p in files)
-    assert ok(f"store info --results {path}").splitlines()[-1].endswith("sdgbias store compact")
+    assert ok(f"store check --results {path}").splitlines()[-2].endswith("sdgbias store compact")
     kept = printed(f"store keep --results {path}")
     assert kept["applied"] is False
     assert {run["run_id"] for run in kept["runs"]} == set(store.run_ids(path))
@@ -274,7 +274,7 @@ def test_retention_removes_details_and_says_what_is_left(results: Path, tmp_path
 
 def test_a_damaged_file_is_named_and_orphans_go(results: Path, tmp_path: Path) -> None:
     path = copied(results, tmp_path / "r.duckdb")
-    assert printed(f"store check --results {path}") == []
+    assert printed(f"store check --results {path}")["broken"] == []
     assert "every file is as it was written" in ok(f"store check --results {path}")
     victim = sorted(path.with_suffix(".runs").rglob("scores-*.parquet"))[0]
     victim.write_bytes(b"x" * victim.stat().st_size)

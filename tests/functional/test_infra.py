@@ -208,7 +208,7 @@ def test_a_pool_that_is_no_kind_and_number_is_refused_before_anything_is_made(ki
 
 @pytest.mark.parametrize(
     ("words", "code", "said"),
-    [("models list", 0, "tiny-llava"), ("sh infra/deploy.sh", 2, "KIND=MODELS_AT_A_TIME")],
+    [("models", 0, "tiny-llava"), ("sh infra/deploy.sh", 2, "KIND=MODELS_AT_A_TIME")],
 )
 def test_what_an_image_copies_is_enough_for_its_commands(
     words: str, code: int, said: str, tmp_path: Path
@@ -246,8 +246,8 @@ def test_an_image_fetches_first_where_it_is_asked_to(tmp_path: Path, fails: bool
         env = {"PATH": f"{tmp_path}:/usr/bin:/bin", **variables}
         return subprocess.check_output(words, env=env, text=True).splitlines()
 
-    assert lines("models list") == ["models list"]
-    assert lines("models list", SDGBIAS_FETCH="1") == ["models fetch --enabled", "models list"]
+    assert lines("models") == ["models"]
+    assert lines("models", SDGBIAS_FETCH="1") == ["models fetch --enabled", "models"]
     assert lines("sh -c 'echo a worker'", SDGBIAS_FETCH="1")[-1] == "a worker"
 
 

@@ -92,8 +92,8 @@ def test_the_states_by_hand(root: Path) -> None:
     add_model(root, "shy", state="candidate", reason="not looked at")
     columns = ["model", "backend", "state", "until", "suites", "reason"]
     table = ok("models", registry=root)
-    assert table == ok("models list", registry=root) and table.splitlines()[0].split() == columns
-    candidates = ok("models list --state candidate", registry=root).splitlines()
+    assert table == ok("models", registry=root) and table.splitlines()[0].split() == columns
+    candidates = ok("models --state candidate", registry=root).splitlines()
     assert [line.split()[0] for line in candidates[:2]] == ["model", "shy"]
     assert candidates[-1] == "Models: 1 candidate. Next: sdgbias models show NAME"
 
@@ -103,7 +103,7 @@ def test_the_states_by_hand(root: Path) -> None:
     assert tomorrow in days, "the test may run over midnight"
     assert f"tried again from {tomorrow}" in printed and entry(root, "m")["state"] == "quarantined"
     assert path.read_text().startswith("# kept\n")
-    listed = json.loads(ok("models list --json", registry=root))["models"]
+    listed = json.loads(ok("models --json", registry=root))["models"]
     assert [(m["name"], m["state"], m["until"]) for m in listed] == [
         ("m", "quarantined", tomorrow),
         ("shy", "candidate", ""),
@@ -138,8 +138,7 @@ def test_entries_edited_into_nonsense_are_named_and_the_others_listed(root: Path
     add_model(root, "silent", state="quarantined")
     add_model(root, "late", state="quarantined", reason="x", until="next week")
     (models / "torn.yaml").write_text("name: torn\nstate: [\n")
-    add_model(root, "twice")
-    shutil.copy(models / "twice.yaml", models / "Twice.yml")
+    shutil.copy(models / "good.yaml", models / "twice.yml")
 
     done = sdgbias("models", registry=root)
 
@@ -151,7 +150,7 @@ def test_entries_edited_into_nonsense_are_named_and_the_others_listed(root: Path
         "silent.yaml: state is quarantined without a reason",
         "until is 'next week'",
         "torn.yaml: line",
-        "duplicate of",
+        "twice.yml: the file of model good is named good.yaml",
     ):
         assert words in done.stderr, done.stderr
-    assert "error: 6 of 7 entries can't be read" in done.stderr
+    assert "error: 5 of 6 entries can't be read" in done.stderr

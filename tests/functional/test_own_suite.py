@@ -52,7 +52,7 @@ def test_the_how_to_runs_as_written(tmp_path: Path) -> None:
         assert program == "sdgbias", command
         more = ("--passes", "none") if words[0] == "evaluate" else ()
         printed[" ".join(words[:2])] = ok(*words, *more, cwd=tmp_path, registry=tmp_path)
-    for step in ("suite example", "suite check", "suite build", "evaluate tiny-llava"):
+    for step in ("sample --suite", "suite check", "suite build", "evaluate tiny-llava"):
         assert step in printed, commands
     assert "100 questions with 2 to 3 options" in printed["suite check"]
 

@@ -25,7 +25,7 @@ PLANTED = {
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A benchmark of 400 schematic people, and a planted model evaluated on it."""
     at = tmp_path_factory.mktemp("people")
-    ok(f"people sample --people 400 --seed 11 --out {at / 'raw'}")
+    ok(f"sample --suite people --people 400 --seed 11 --out {at / 'raw'}")
     printed = ok(f"people build --raw {at / 'raw'} --out {at / 'b'}")
     assert "annotated people" in printed and "left out: several-persons" in printed
     assert json.loads((at / "b" / "quality.json").read_text(encoding="utf-8"))["passed"] is True

@@ -95,7 +95,7 @@ def test_init_writes_a_project_whose_own_copies_win(python: Path, tmp_path: Path
     (tmp_path / "params.yaml").write_text("mine: 1\n", encoding="utf-8")
     rule = "-- never-held (gate): nothing holds\nfalse;\n"
 
-    first = call(python, tmp_path, RUN, "init .", "models list", "sample --clusters 12")
+    first = call(python, tmp_path, RUN, "init .", "models", "sample --clusters 12")
     (tmp_path / "expectations" / "clusters.sql").write_text(rule, encoding="utf-8")
     second = call(python, tmp_path, RUN, "build --mcq 12 --regression 6")
 

@@ -18,7 +18,6 @@ from sdgbias.types import CadeParams
 
 NAN = float("nan")
 GATE_OFF = 1.1
-FREE_OF_PASSES = [name for name, m in METHODS.items() if not m.needs]
 
 
 def logits(*rows: list[float]) -> np.ndarray:
@@ -116,14 +115,6 @@ def test_2_post_hoc_without_a_floor_is_cade_with_alpha_1(e: Evidence) -> None:
 
 
 @settings(max_examples=80, deadline=None)
-@given(views(), st.floats(1.0, 3.0))
-def test_3_pai_is_vdd_with_a_gamma_minus_1(e: Evidence, gamma: float) -> None:
-    np.testing.assert_array_equal(
-        scores("pai_logit", e, gamma=gamma), scores("vdd", e, a=gamma - 1.0, b=0.1)
-    )
-
-
-@settings(max_examples=80, deadline=None)
 @given(views())
 def test_4_m3id_is_nothing_at_the_first_step_and_next_to_nothing_at_the_second(e: Evidence) -> None:
     first, second = scores("m3id", e, t=0), scores("m3id", e)  # t = 1
@@ -155,7 +146,7 @@ def test_5_at_t5_cade_is_the_image_over_the_prior(
 
 
 @settings(max_examples=60, deadline=None)
-@given(views(), st.sampled_from(FREE_OF_PASSES))
+@given(views(), st.sampled_from(list(METHODS)))
 def test_an_offset_of_one_view_never_changes_scores_and_absent_options_never_win(
     e: Evidence, name: str
 ) -> None:
@@ -190,9 +181,6 @@ BATCH = evidence(  # the last row's group has no fit row
 )
 POSED = evidence(logits([0.6, 0.3, 0.1]), logits([0.8, 0.15, 0.05]), logits([0.2, 0.05, 0.75]))
 VIEWED = evidence(logits([0.6, 0.3, 0.1]), logits([0.2, 0.2, 0.6]), logits([0.7, 0.2, 0.1]))
-FREE = evidence(
-    logits([0.5, 0.3, 0.2]), content_free=(logits([0.8, 0.1, 0.1]), logits([0.4, 0.5, 0.1]))
-)
 PRIOR = evidence(
     logits(*[[0.5, 0.5]] * 3), q=logits([0.5, 0.5], [0.9, 0.1], [0.01, 0.99]), fit=UNFIT
 )
@@ -200,7 +188,6 @@ PRIOR = evidence(
 BY_HAND = [
     ("post_hoc", POSED, {}, 0, [0.6 / (0.8 + 1e-4), 0.3 / (0.15 + 1e-4), 0.1 / (0.05 + 1e-4)]),
     ("post_hoc_mean", POSED, {"floor": 0.0}, 0, [0.6 / 0.5, 0.3 / 0.1, 0.1 / 0.4]),
-    ("cc", FREE, {}, 0, [0.5 / 0.6, 0.3 / 0.3, 0.2 / 0.1]),
     ("bc", BATCH, {}, 2, [0.1 / 0.7, 0.9 / 0.3]),
     ("bc", BATCH, {}, 3, [0.3, 0.7]),
     ("bc_geometric", BATCH, {}, 2, [0.1 / (0.8 * 0.6) ** 0.5, 0.9 / (0.2 * 0.4) ** 0.5]),
@@ -243,18 +230,12 @@ def test_a_masked_candidate_is_never_chosen_and_a_missing_contrast_changes_nothi
     present = np.ones((4, 3), dtype=bool)
     present[1, 2] = False
     e = Evidence(full, ctx, ctx, ctx, present, np.arange(4), np.ones(4, dtype=bool))
-    for name in FREE_OF_PASSES:
+    for name in list(METHODS):
         a, b, nothing, d = predict(scores(name, e))
         assert (a in (0, 2), b in (0, 1), nothing, d in (0, 1)) == (True, True, -1, True), name
     against = "post_hoc post_hoc_identity vdd m3id pai_logit pmi mean_views vdd_mean"
     for name in against.split():
         assert predict(scores(name, e))[1] == 1, name
-
-
-def test_ties_go_to_the_lowest_index() -> None:
-    e = evidence(np.zeros((1, 3)), np.zeros((1, 3)), np.zeros((1, 3)))
-    for name in FREE_OF_PASSES:
-        assert predict(scores(name, e)).tolist() == [0], name
 
 
 # ----------------------------------------------------------------------
@@ -297,21 +278,9 @@ def test_tuning_is_the_papers_protocol_by_brute_force(name: str, k: int) -> None
     assert found.value == pytest.approx(value(drawn[best], rows))
 
 
-def test_tuning_sees_no_test_row() -> None:
-    e, payoff, val = planted()
-    noise = np.random.default_rng(1).random(payoff.shape)
-
-    found, blind = (
-        tune("vdd_tuned", e, p, val, draws=500, seed=0)
-        for p in (payoff, np.where(val[:, None], payoff, noise))
-    )
-
-    assert found == blind
-    assert tune("vdd_tuned", e, payoff, val & False, draws=500) is None
-
-
 def test_an_unknown_payoff_is_left_out_of_tuning() -> None:
     e, payoff, val = planted()
+    assert tune("pmi_tuned", e, payoff, val & False, draws=50) is None
     payoff[0] = NAN
     found = tune("pmi_tuned", e, payoff, val, draws=50)
     assert found is not None and found.n_val == 99 and np.isfinite(found.value)

@@ -53,16 +53,6 @@ def test_blocks_and_sparse_sums_change_nothing(monkeypatch: pytest.MonkeyPatch) 
     assert stats.replicates(whole, 150, seed=2) == pytest.approx(found)
 
 
-def test_differences_and_ratios_are_functions_of_column_means() -> None:
-    x = np.column_stack([HITS, HITS / 2])
-    ratio = resampled(x, PLACE, 200, statistic=lambda m: m[..., 1:] / m[..., :1])
-    assert (ratio.value[0], ratio.low[0], ratio.high[0]) == (pytest.approx(0.5),) * 3, (
-        "one is half of the other in every draw"
-    )
-    difference = resampled(x, PLACE, 200, statistic=lambda m: m[..., :1] - m[..., 1:])
-    assert difference.value[0] == pytest.approx(HITS.mean() / 2)
-
-
 def test_bca_by_its_formula() -> None:
     draws, value, left = (
         np.arange(1, 1000)[:, None] / 1000,
@@ -82,29 +72,6 @@ def test_bca_by_its_formula() -> None:
     assert (plain[0][0], plain[1][0]) == pytest.approx(
         (0.001 + 0.025 * 0.998, 0.001 + 0.975 * 0.998), abs=2e-6
     )
-
-
-def test_edges() -> None:
-    assert np.isnan(resampled([1.0, 2.0], [1, 1], 20).low).all(), "one cluster has no interval"
-    same = resampled(np.full(5, 3.0), np.arange(5), 20)
-    assert (same.low[0], same.high[0]) == (3.0, 3.0)
-
-
-@pytest.mark.parametrize("kind", ["percentile", "bca"])
-def test_coverage_of_clustered_differences(kind: Kind) -> None:
-    """95 % intervals of a ratio of clustered rows cover the truth in 95 % of 300 draws, give or
-    take four standard errors."""
-    rng = np.random.default_rng(0)
-    place = np.repeat(np.arange(60), 5)
-    covered = 0
-    for k in range(300):
-        level = np.repeat(rng.normal(0, 0.3, 60), 5)
-        x = np.column_stack(
-            [2 + level + rng.normal(0, 0.5, 300), 4 + level + rng.normal(0, 0.5, 300)]
-        )
-        e = resampled(x, place, 400, seed=k, kind=kind, statistic=lambda m: m[..., :1] / m[..., 1:])
-        covered += e.low[0] <= 0.5 <= e.high[0]
-    assert abs(covered / 300 - 0.95) < 4 * np.sqrt(0.95 * 0.05 / 300)
 
 
 @pytest.mark.parametrize("places", [5, 8])

@@ -24,15 +24,14 @@ def changes(
 
 
 @pytest.mark.parametrize("gain", [0.0, 0.02, 0.10])
-@pytest.mark.parametrize(("places", "rows"), [(17, 4), (68, 1), (90, 1), (30, 3)])
-@pytest.mark.parametrize("alike", [0.0, 0.5])
+@pytest.mark.parametrize(("places", "rows", "alike"), [(17, 4, 0.5), (68, 1, 0.0), (90, 1, 0.0)])
 def test_intervals_of_a_paired_gain_cover_it(
     places: int, rows: int, gain: float, alike: float
 ) -> None:
-    """Between 93 and 97 % of 1,500 draws, give or take 2.6 standard errors of that count and, for
+    """Between 93 and 97 % of 1,000 draws, give or take 2.6 standard errors of that count and, for
     17 places, the step between one count of changes and the next."""
     rng = np.random.default_rng([places, rows, round(100 * gain), round(10 * alike)])
-    place, draws = np.repeat(np.arange(places), rows), 1_500
+    place, draws = np.repeat(np.arange(places), rows), 1_000
     covered = 0
     for _ in range(draws):
         e = stats.mean(changes(rng, places, rows, 0.10 + gain, 0.10, alike), place, "difference")
@@ -53,14 +52,6 @@ def test_a_gain_without_any_loss_is_covered_however_rare(places: int) -> None:
     assert covered / 600 >= 0.93
 
 
-def test_no_change_among_few_places_excludes_no_small_gain() -> None:
-    none = stats.paired(np.zeros(17), np.arange(17), "difference")
-
-    assert none.p == 1.0
-    assert none.estimate.low < -0.1 and none.estimate.high > 0.1
-    assert none.estimate.high == -none.estimate.low
-
-
 def test_the_interval_of_independent_rows_is_bonett_and_prices() -> None:
     """7 gains and 2 losses among 60 rows: one of each is added; t for the normal quantile."""
     difference = np.array([1.0] * 7 + [-1.0] * 2 + [0.0] * 51)
@@ -72,24 +63,6 @@ def test_the_interval_of_independent_rows_is_bonett_and_prices() -> None:
     centre, moved = 5 / 60 * rows / (rows + 2), (9 / 60 * rows + 2) / (rows + 2)
     half = scipy_stats.t.ppf(0.975, 59) * ((moved - centre**2) / (rows + 2)) ** 0.5
     assert (e.low, e.high) == (pytest.approx(centre - half), pytest.approx(centre + half))
-
-
-def test_rows_of_one_place_that_change_together_count_as_one() -> None:
-    alone = stats.mean([1.0, 1.0, 0, 0, 0, 0, 0, 0], np.arange(8), "difference")
-    copied = stats.mean(
-        np.repeat([1.0, 1.0, 0, 0, 0, 0, 0, 0], 5), np.repeat(np.arange(8), 5), "difference"
-    )
-
-    assert copied.low == pytest.approx(alone.low, abs=0.02)
-    assert copied.n == 5 * alone.n
-
-
-def test_five_gains_of_five_places_are_the_sign_test() -> None:
-    gains = stats.paired(np.ones(5), np.arange(5), "difference")
-
-    assert gains.p == stats.sign_test(5, 0) == 0.0625
-    assert gains.estimate.low < 0, "as the test has it"
-    assert gains.estimate.high == 1.0
 
 
 @pytest.mark.parametrize("sums", [(2, 1), (3, 2, 1, -1), (1, 1, 1, 1, 1, 1, 1, -1), (5, -2, 2)])

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from sdgbias.methods import stats
-from sdgbias.methods.metrics import absolute_error, correct, within_tolerance
 
 
 def test_edges() -> None:
@@ -20,56 +19,10 @@ def test_edges() -> None:
     assert stats.mean([1.0, np.nan, 3.0], [1, 2, 3]).n == 2
 
 
-def test_row_metrics() -> None:
-    assert list(correct(np.array([0, 1, 2]), np.array([0, -1, 1]))) == [True, False, False]
-    error = absolute_error(np.array([22.1, 5.0]), np.array([27.1, np.nan]))
-    within = within_tolerance(error, np.array([5.0, 5.0]))
-    assert list(within) == [True, False], "inclusive, and a missing answer is a miss"
-
-
-def test_share_leaves_out_rows_without_a_number() -> None:
-    some = stats.share([1.0, np.nan, 0.0, 1.0, 1.0, 0.0], [1, 2, 3, 4, 5, 6])
-    assert (some.value, some.n, some.clusters) == (pytest.approx(3 / 5), 5, 5)
-    assert some == stats.share([1.0, 0.0, 1.0, 1.0, 0.0], [1, 3, 4, 5, 6])
-    assert stats.share([np.nan, np.nan], [1, 2]).n == 0
-
-
 def test_codes_follow_the_sorted_keys_whatever_their_kind() -> None:
     for keys in (["b", "a", "b"], [900_000_000, -1, 900_000_000], [5, 2, 5]):
         assert list(stats.codes(keys)[0]) == [1, 0, 1]
     assert stats.codes([])[1] == 0
-
-
-def test_two_way_of_nested_places_is_the_country_level_variance() -> None:
-    x = np.array([1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 3.0, 5.0, 2.0, 6.0])
-    country, place = np.repeat(np.arange(5), 2), np.arange(10)
-    estimate, note = stats.two_way(x, place, country)
-    # mean 4; sums of residuals by country: -5, -1, 6, 0, 0; CR1: 5/4 * (25 + 1 + 36) / 100
-    half = 2.776445 * np.sqrt(5 / 4 * 62 / 100)  # t(0.975, 4)
-    assert (estimate.value, estimate.low, estimate.high) == (
-        4.0,
-        pytest.approx(4 - half, abs=1e-5),
-        pytest.approx(4 + half, abs=1e-5),
-    )
-    assert (note, estimate.clusters) == ("", 5)
-    four, note = stats.two_way(x[:8], place[:8], country[:8])
-    assert np.isnan(four.low) and note == "4 groups: too few for an interval"
-    assert stats.two_way([], [], [])[0].n == 0
-
-
-def test_two_way_of_crossed_groups_adds_both_and_takes_off_what_both_share() -> None:
-    one, two = np.repeat(np.arange(5), 5), np.tile(np.arange(5), 5)
-    rising = np.array([-2.0, -1.0, 0.0, 1.0, 2.0])
-    # no interaction: sums of residuals 5 * rising both ways, each row its own cell
-    x = 3 + rising[one] + rising[two]
-    each = 5 / 4 * 250 / 625
-    crossed = 25 / 24 * np.sum((x - 3) ** 2) / 625
-    estimate, _ = stats.two_way(x, one, two)
-    half = 2.776445 * (2 * each - crossed) ** 0.5  # t(0.975, 4)
-    assert estimate.high - estimate.value == pytest.approx(half, rel=1e-5)
-    # one way says nothing: what stands is the larger, not the difference of the three
-    estimate, _ = stats.two_way(3 + rising[one], one, two)
-    assert estimate.high - estimate.value == pytest.approx(2.776445 * each**0.5, rel=1e-5)
 
 
 def test_macro_weighs_classes_alike() -> None:
@@ -99,7 +52,7 @@ def sizes(rng: np.random.Generator, clusters: int, kind: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", ["even", "uneven", "one"])
-@pytest.mark.parametrize("clusters", [5, 8, 12, 30, 200])
+@pytest.mark.parametrize("clusters", [5, 12, 30])
 def test_intervals_cover_with_few_and_with_unequal_clusters(clusters: int, kind: str) -> None:
     """A share of 40 %, a rare one of 5 %, a mean, and a mean of skewed amounts: 95 % intervals hold
     the truth in at least 91 % of 200 draws (95 % less 2.6 standard errors of that count) and not

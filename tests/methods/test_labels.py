@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sdgbias.methods.labels import OPTIONS, Label, LetterGrams, by_form, encode
+from sdgbias.methods.labels import OPTIONS, Label, LetterGrams, encode
 from sdgbias.raw.facet import CLASSES, SPELLINGS
 
 
@@ -106,10 +106,6 @@ def test_the_packaged_encoder_reads_spelling() -> None:
         "guitarist", "cosine", pytest.approx(0.375)
     )
     assert encode(["zzz"], CLASSES, encoder)[0].how == "unparsed"
-
-
-def test_form_alone_needs_no_encoder() -> None:
-    assert by_form("something else", ["nurse"]) is None
 
 
 def test_a_label_inside_thoughts_is_none() -> None:

@@ -14,7 +14,7 @@ def judged(says: np.ndarray, prompt: np.ndarray) -> str:
     return lean.verdict({d: stats.share(says == k, prompt) for k, d in enumerate(DIRECTIONS)})
 
 
-@pytest.mark.parametrize("prompts", [6, 9, 12, 36])
+@pytest.mark.parametrize("prompts", [6, 12])
 def test_one_random_direction_per_prompt_is_no_lean(prompts: int) -> None:
     """Twenty places share each prompt. Counted by place, most pillars would be said to lean."""
     rng = np.random.default_rng(prompts)
@@ -29,21 +29,14 @@ def test_one_random_direction_per_prompt_is_no_lean(prompts: int) -> None:
     assert by_place / draws > 0.3
 
 
-@pytest.mark.parametrize("prompts", [1, 3, 4, 5])
-def test_below_six_prompts_nothing_is_said_however_clear(prompts: int) -> None:
-    says = np.full(100 * prompts, 2)
-    said = judged(says, np.repeat(np.arange(prompts), 100))
-    assert said == f"{prompts} prompt{'s' if prompts > 1 else ''}: too few to say"
-
-
-@pytest.mark.parametrize("copied", [0.5, 0.65, 0.8, 1.0])
-@pytest.mark.parametrize("indicators", [6, 9, 14])
+@pytest.mark.parametrize("copied", [0.65, 1.0])
+@pytest.mark.parametrize("indicators", [6, 14])
 def test_a_direction_drawn_per_indicator_is_no_lean_over_its_wordings(
     indicators: int, copied: float
 ) -> None:
     """A model draws one direction per indicator and gives it in so many of its nine wordings.
     Counted by wording alone, 9 to 60 % of such pillars would be said to lean."""
-    rng, draws = np.random.default_rng([indicators, round(100 * copied)]), 300
+    rng, draws = np.random.default_rng([indicators, round(100 * copied)]), 200
     indicator, wording = np.repeat(np.arange(indicators), 9), np.arange(9 * indicators)
     leans = np.zeros(2)
     for _ in range(draws):

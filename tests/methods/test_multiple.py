@@ -62,7 +62,7 @@ def test_entries_share_a_letter_exactly_when_they_do_not_differ(
 def test_headlines_over_three_attributes_are_wrong_in_at_most_five_of_a_hundred() -> None:
     """Recall 0.5 for everyone; each attribute splits the same people in two. A headline that takes
     any interval without zero would be wrong in 9 to 14."""
-    rng, draws, people = np.random.default_rng(0), 800, 240
+    rng, draws, people = np.random.default_rng(0), 400, 240
     wrong = np.zeros(2)
     for _ in range(draws):
         hits = rng.random(people) < 0.5

@@ -17,7 +17,6 @@ from sdgbias.methods.search import (
     pack,
     random_search,
     row_payoff,
-    take,
 )
 from sdgbias.methods.search.kernel import count_kept, one_payoff
 from sdgbias.types import CadeParams, Task
@@ -45,19 +44,6 @@ def test_search_beats_the_biased_baseline_and_is_reproducible() -> None:
     )
     for value, (low, high) in zip(vars(found.params).values(), RANGES[Task.MCQ], strict=True):
         assert low <= value <= high
-
-
-def test_undecidable_rows_are_left_out() -> None:
-    s, payoff = problem(6, 50)
-    empty = streams(*[np.full((5, 3), np.nan) for _ in range(4)], np.ones((5, 3), bool))
-    both = [np.concatenate([getattr(s, f), getattr(empty, f)]) for f in vars(s)]
-    found = random_search(
-        type(s)(*both), np.concatenate([payoff, np.zeros((5, 3))]), Task.MCQ, draws=50
-    )
-    assert found.n_val == 50
-    assert found.value == random_search(s, payoff, Task.MCQ, draws=50).value
-    with pytest.raises(ValueError, match="validation row"):
-        random_search(take(s, np.array([], dtype=int)), payoff[:0], Task.MCQ)
 
 
 def choices(s, draws):
@@ -122,20 +108,6 @@ def test_threads_and_company_never_change_a_score() -> None:
     assert whole == pytest.approx(
         [payoff[np.arange(400), c].mean() for c in choices(s, draws)], rel=1e-13
     )
-
-
-def test_ranges_can_hold_a_parameter_fixed() -> None:
-    s, payoff = problem(5, 200)
-    found = random_search(
-        s,
-        payoff,
-        Task.MCQ,
-        draws=200,
-        seed=1,
-        ranges=((0.5, 2.0), (0.0, 0.0), (0.0, 0.0), (2.0, 2.0)),
-    )
-    assert (found.params.lambda_kl, found.params.beta, found.params.tau) == (0.0, 0.0, 2.0)
-    assert 0.5 <= found.params.alpha <= 2.0
 
 
 @pytest.mark.parametrize(("n", "first"), [(3, 1), (7, 1), (8, 2), (12, 2), (13, 3)])

@@ -16,7 +16,6 @@ from sdgbias.methods.search import (
     mean_payoff,
     pack,
     take,
-    tune,
 )
 from sdgbias.methods.search.exact import ALPHA, BETA, LAMBDA, TAU, ascend, centre
 from sdgbias.methods.search.lines import Plateau, Steps, along, along_tau, around, best
@@ -48,7 +47,7 @@ def mean_of(s: Streams, payoff: np.ndarray, params: CadeParams) -> float:
     return float(payoff[np.arange(len(payoff)), decide(s, params).choice].mean())
 
 
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", range(15))
 def test_never_worse_than_the_best_of_ten_thousand_draws(seed: int) -> None:
     task = Task.REGRESSION if seed % 5 == 4 else Task.MCQ
     s, payoff = problem(seed, 80, task)
@@ -197,17 +196,6 @@ def test_undecidable_rows_are_left_out_and_nothing_else_is_an_error() -> None:
         exact_search(take(s, np.array([], dtype=int)), payoff[:0], Task.MCQ)
 
 
-def test_the_same_seed_gives_the_same_result() -> None:
-    s, payoff = problem(2, 100)
-    kwargs = {"settings": SearchSettings(300, 7), "clusters": np.arange(100) // 4, "folds": 4}
-    assert exact_search(s, payoff, Task.MCQ, **kwargs) == exact_search(
-        s, payoff, Task.MCQ, **kwargs
-    )
-    found = tune(s, payoff, Task.MCQ, search="exact", **kwargs)
-    assert found == exact_search(s, payoff, Task.MCQ, **kwargs)
-    assert not hasattr(tune(s, payoff, Task.MCQ, settings=SearchSettings(draws=300)), "plateau")
-
-
 def test_climbing_and_centring_never_go_down_and_stay_in_range() -> None:
     s, payoff = problem(3, 150)
     rows = pack(s, payoff)
@@ -281,16 +269,6 @@ def test_a_line_is_believed_only_when_the_scores_confirm_it(
     )
     point, got = ascend(rows, start, RANGES[Task.MCQ], np.random.default_rng(0))
     assert got == mean_payoff(rows, point[None])[0] >= value
-
-
-def test_without_a_climb_it_is_the_best_draw(monkeypatch: pytest.MonkeyPatch) -> None:
-    s, payoff = problem(7, 100)
-    monkeypatch.setattr(
-        "sdgbias.methods.search.exact.ascend",
-        lambda rows, start, ranges, rng: (start, mean_payoff(rows, start[None])[0]),
-    )
-    found = exact_search(s, payoff, Task.MCQ, settings=SearchSettings(draws=400))
-    assert found.value == found.drawn
 
 
 def test_held_out_rows_never_tune_their_own_setting() -> None:

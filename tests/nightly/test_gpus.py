@@ -102,18 +102,6 @@ def test_given_ids_of_gpus_then_locks_have_their_names(
         machine.serials.cache_clear()
 
 
-def test_given_free_gpus_then_the_first_are_taken_or_none() -> None:
-    two, three = ("0", "1"), ("0", "1", "2")
-    assert gpus.take(0, (), "needs none") == ()
-    assert gpus.take(1, three, "one") == ("0",)
-    assert gpus.take(1, two, "another") == ("1",), "GPU 0 is taken in this process"
-    assert gpus.take(2, three, "a third") is None and list(gpus._LOCKED) == ["0", "1"]
-    gpus.release(("0",))
-    assert gpus.take(2, three, "a third") == ("0", "2")
-    gpus.release(three)
-    assert not gpus._LOCKED
-
-
 def test_given_locks_then_they_are_for_all_users_and_follow_no_link(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

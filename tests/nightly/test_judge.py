@@ -115,6 +115,9 @@ def test_given_a_breach_then_its_numbers_say_what_moved() -> None:
 def test_given_too_little_evidence_then_the_note_says_why() -> None:
     few = judged(rule(min_n=401, allowed=0.04), *SMALL_LOSS)
     assert "fewer than 401" in few["note"] and np.isnan(few["p"])
+    for places, noted in ((9, True), (10, False)):
+        note = judged(rule(), *LOSS, places=places)["note"]
+        assert (f"{places} independent groups of questions only" in note) is noted
     still = judged(rule(), *NO_CHANGE)
     assert "up to 8.8 % could go unseen" in still["note"] and np.isnan(still["mde"])
 
@@ -167,6 +170,13 @@ def test_given_a_large_loss_on_few_questions_then_it_is_a_breach_to_look_at() ->
     row = judged(rule(min_n=200), hits(40, 58), hits(14, 58))
     assert row["verdict"] == BREACH and "large, though of fewer than 200" in row["note"]
     assert row["ci_high"] < -0.2 and row["p"] < 0.05
+    beyond = judged(rule(min_n=200, allowed=0.4, **EITHER), hits(40, 58), hits(14, 58))
+    assert beyond["verdict"] == INSUFFICIENT, "the near end of the interval is within 0.4"
+    rules = tuple(rule(name=f"r{i}", min_n=200, **EITHER) for i in range(3))
+    sides = side({"T1": hits(20, 58)}), side({"T1": hits(40, 58)})
+    rows = judge.apply_multiplicity([e for r in rules for e in of_rule(r, *sides)], Policy(rules))
+    alone = judged(rules[0], hits(40, 58), hits(20, 58))["p"]
+    assert rows[0]["p"] == pytest.approx(3 * alone) and alone > 0, "times all of the model's tests"
 
 
 def test_given_floors_then_no_other_run_is_needed() -> None:
@@ -175,6 +185,8 @@ def test_given_floors_then_no_other_run_is_needed() -> None:
         [row] = rows_of(r, side({"T1": hits(right, 400)}), None, "first run")
         assert (row["verdict"], row["side"], row["allowed"]) == (verdict, "at_least", 0.5)
         assert row["level"] == "" and row["ci_low"] < right / 400 < row["ci_high"]
+    [row] = rows_of(rule(allowed=None, at_least=0.95), side({"T1": hits(40, 40)}))
+    assert row["verdict"] == INSUFFICIENT, "40 of 40 right may be 91 % of many"
     [row] = rows_of(rule(allowed=None, at_most=0.3), side({"T1": hits(200, 400)}))
     assert (row["verdict"], row["side"]) == (BREACH, "at_most")
 
@@ -232,6 +244,10 @@ def test_given_groups_then_disparity_is_the_change_of_the_gap() -> None:
     assert row["value"] == pytest.approx(0.2)
     small = {"urban": np.where(at < 5, "R", "U")}
     assert judged(r, np.ones(800), after, groups=small)["verdict"] == MISSING
+    three = {"urban": np.array(["P", "Q", "R"])[at % 3]}  # of Q one answer in four is lost
+    spread = judged(r, np.ones(800), np.where((at % 3 == 1) & (at % 4 == 0), 0, 1), groups=three)
+    assert spread["value"] == pytest.approx(0.25, abs=0.01)
+    assert "largest minus smallest of 3 groups" in spread["note"]
     ceiling = replace(r, allowed=None, at_most=0.1)
     assert judged(ceiling, np.ones(800), after, groups={"urban": group})["verdict"] == BREACH
 

@@ -79,7 +79,7 @@ def test_given_a_dry_run_then_it_says_what_the_night_then_does(
         "new sdg will be scored (cpu)",
         "then: analyse, gate, report, wandb",
         f"announce: not due: no webhook address in {plan.WEBHOOK}",
-        "skipped: 2 candidates, scored only when enabled: sdgbias models list --state candidate",
+        "skipped: 2 candidates, scored only when enabled: sdgbias models --state candidate",
     }
     assert "of its own" not in output, "a reason each would hide those of the enabled models"
 

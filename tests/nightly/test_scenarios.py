@@ -59,8 +59,8 @@ print(subprocess.Popen(['sleep', '600'], start_new_session=True).pid, flush=True
 time.sleep(600)
 """
 SECRETS = (
-    "tell(kind='ModelError', message='a\\n correct-horse-battery hf_0123456789abcdefghij"
-    " Bearer abcdefghijk ' + 'x' * 900)"
+    "tell(kind='ModelError', message='a\\n correct-horse-battery ordinary-words"
+    " hf_0123456789abcdefghij Bearer abcdefghijk ' + 'x' * 900)"
 )
 BREAKS_ITS_ENTRY = (
     "pathlib.Path(os.environ['SDGBIAS_REGISTRY'], 'registry/models', sys.argv[2] + '.yaml')"
@@ -82,7 +82,7 @@ SCENARIOS = {
     "busy": Scenario(BUSY, "Busy", "held by another", 5, ENABLED),
     "traceback": Scenario("{}['x']", "Unexpected", "KeyError: 'x'", 2),
     "half-an-outcome": Scenario("out.write_text('{')", "Unexpected", "exit code 0", 2),
-    "secrets": Scenario(SECRETS, "ModelError", "a *** *** Bearer *** xxx"),
+    "secrets": Scenario(SECRETS, "ModelError", "a *** ordinary-words *** Bearer *** xxx"),
     "edited-meanwhile": Scenario(BREAKS_ITS_ENTRY, "ModelError", "exit code 5", state=BROKEN),
     "code-around-it": Scenario("", "Unexpected", "ZeroDivisionError: around it"),
     "torn-entry": Scenario(None, "RegistryError", "torn-entry.yaml", 0, BROKEN),
@@ -120,6 +120,7 @@ def night(tmp_path_factory: pytest.TempPathFactory) -> EndedNight:
         patch.setattr(steps, "run_step", lambda *step: steps.DONE)
         patch.setattr(process, "GRACE", 0.2)
         patch.setenv("SOME_API_KEY", "correct-horse-battery")
+        patch.setenv("SOME_NAME", "ordinary-words")
         summary = nights.run(s, lambda: NOW, [].append, score, steps=("gate",))
     return EndedNight(root, s.results, summary, waits)
 

@@ -33,7 +33,7 @@ def test_an_entry_is_written_once_and_read_back_the_same(root: Path) -> None:
     with pytest.raises(RegistryError, match="40 hex"):
         changes.write(root, replace(spec, name="n", revision="main"))
     path.rename(path.with_suffix(".yml"))
-    with pytest.raises(RegistryError, match="--name NAME"):
+    with pytest.raises(RegistryError, match=r"is named m\.yaml"):
         changes.write(root, spec)
 
 

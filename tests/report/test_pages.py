@@ -108,7 +108,7 @@ def test_pages_say_what_is_missing_and_why(folder: Path) -> None:
     assert "fake-optimist (planted): not analysed: sdgbias analyse" in text
     assert "fake-pessimist (planted): not analysed" not in text
     assert re.search(
-        r'<th scope="row">cc</th><td>extra pass content_free was not scored</td><td>choice</td>',
+        r'<th scope="row">vdd_tuned</th><td>no val rows to tune on</td><td>choice</td>',
         text,
     )
     assert "1 groups of fewer than 20 questions have no value" in read(folder, "groups.html")
@@ -184,7 +184,7 @@ def test_the_axis_of_a_choice_of_tasks_names_the_quantity_of_the_task(folder: Pa
 def test_every_study_has_its_figure(fake: Path) -> None:
     made = ReportPages(fake).drawn
     names = [f.name for group in made.values() for f in group]
-    assert len(names) == len(set(names)) == 6 + 6 + 6 + 8 + 2
+    assert len(names) == len(set(names)) == 6 + 6 + 6 + 7 + 2
     for f in (f for group in made.values() for f in group):
         assert len(f.chosen())
         assert f.frame["n"].map(lambda n: isinstance(n, int)).all()

@@ -28,7 +28,7 @@ from sdgbias.suites.extra_prompts import choose
 ROOT = entries.find_root()
 TINY = entries.load(ROOT, "tiny-llava")
 MCQ, REGRESSION = 2, 1
-MORE = choose("table_j,content_free")  # prompts of other lengths, and shared ones
+MORE = choose("table_j,paraphrases")  # prompts of other lengths, and shared ones
 UNTIMED = {"hours": None, "low": None, "high": None, "runs": 0}
 
 

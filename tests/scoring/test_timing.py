@@ -47,19 +47,19 @@ def test_a_prompt_of_two_views_is_divided_and_alone_it_counts_whole() -> None:
             ("mcq", "full", "a"),
             ("mcq", "full", "shared"),
             *[("mcq", "img_q", "shared")] * 3,
-            ("mcq", "content_free:0", "shared"),
-            ("mcq", "content_free:0", "b"),
+            ("mcq", "wording:0", "shared"),
+            ("mcq", "wording:0", "b"),
         ],
         columns=["task", "view", "key"],
     )
     scores = cache_rows({"a": 2.0, "shared": 4.0, "b": 8.0}, "mine")
-    t = by_view(timings(cells, scores, NOTHING, "mine", ("content_free",)))
-    assert t["seconds"].to_dict() == {"full": 3.0, "img_q": 3.0, "content_free:0": 8.0}
+    t = by_view(timings(cells, scores, NOTHING, "mine", ("paraphrases",)))
+    assert t["seconds"].to_dict() == {"full": 3.0, "img_q": 3.0, "wording:0": 8.0}
     assert t["seconds"].sum() == 14.0, "every second once"
-    assert t["seconds_alone"].to_dict() == {"full": 6.0, "img_q": 4.0, "content_free:0": 12.0}
-    assert t["cells"].to_dict() == {"full": 2, "img_q": 3, "content_free:0": 2}
-    assert t["prompts"].to_dict() == {"full": 2, "img_q": 1, "content_free:0": 2}
-    assert t["tokens"]["full"] == 20 and t["pass"]["content_free:0"] == "content_free"
+    assert t["seconds_alone"].to_dict() == {"full": 6.0, "img_q": 4.0, "wording:0": 12.0}
+    assert t["cells"].to_dict() == {"full": 2, "img_q": 3, "wording:0": 2}
+    assert t["prompts"].to_dict() == {"full": 2, "img_q": 1, "wording:0": 2}
+    assert t["tokens"]["full"] == 20 and t["pass"]["wording:0"] == "paraphrases"
 
 
 def test_what_the_cache_gave_costs_this_run_nothing_and_is_counted() -> None:

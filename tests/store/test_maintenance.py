@@ -97,32 +97,22 @@ def test_what_verdicts_people_and_nights_refer_to_is_kept(results: Path) -> None
 
 
 def test_only_details_go_and_what_is_left_says_so(results: Path) -> None:
-    before = contents(results)
-    planned = maintenance.plan(results, 2, 3)
-    assert contents(results) == before  # looking changes nothing
-    done = maintenance.apply(results, 2, 3, NOW)
-    pd.testing.assert_frame_equal(done, planned)
+    before, planned = contents(results), maintenance.plan(results, 2, 3)
+    assert contents(results) == before, "looking changes nothing"
+    pd.testing.assert_frame_equal(maintenance.apply(results, 2, 3, NOW), planned)
     gone = set(planned.loc[planned["kept"] == "", "run_id"])
-    assert (
-        set(store.query(results, "SELECT DISTINCT run_id FROM scores")["run_id"])
-        == set(planned["run_id"]) - gone
-    )
+    left = set(store.query(results, "SELECT DISTINCT run_id FROM scores")["run_id"])
     after = contents(results)
-    assert {name for name in before if after[name] != before[name]} == {
-        "scores"
-    }  # metrics, items, runs, ... are as they were
-    assert store.dropped(results, [*gone, "b"]) == {
-        r: NOW.replace(tzinfo=None) for r in sorted(gone)
-    }
+    assert left == set(planned["run_id"]) - gone
+    assert {name for name in before if after[name] != before[name]} == {"scores"}
+    at = dict.fromkeys(sorted(gone), NOW.replace(tzinfo=None))
+    assert store.dropped(results, [*gone, "b"]) == at
     assert not [p for r in gone for p in results.with_suffix(".runs").glob(parquet.folder_of(r))]
-    assert (
-        maintenance.orphans(results) == []
-        and maintenance.info(results)["runs_without_details"] == 4
-    )
-    assert len(maintenance.apply(results, 2, 3, NOW)) == len(planned) - 4  # nothing more
-    store.publish(
-        results, run("a-01-05", model="a", finished_at="2026-01-05T03:00:00"), tables(items=50)
-    )  # evaluated again: they are back
+    assert maintenance.orphans(results) == []
+    assert maintenance.info(results)["runs_without_details"] == 4
+    assert len(maintenance.apply(results, 2, 3, NOW)) == len(planned) - 4, "nothing more"
+    again = run("a-01-05", model="a", finished_at="2026-01-05T03:00:00")
+    store.publish(results, again, tables(items=50))  # evaluated again: they are back
     assert store.dropped(results, ["a-01-05"]) == {} and contents(results)["runs"] == before["runs"]
 
 
@@ -134,17 +124,11 @@ pathlib.Path.unlink = lambda *a, **k: os.kill(os.getpid(), signal.SIGKILL)
 keeping.apply(pathlib.Path({str(results)!r}), 2, 3, datetime.datetime(2026, 7, 1))
 """
     assert child(code).wait() == -9
-    assert (
-        len(store.dropped(results, store.run_ids(results))) == 4
-        and len(maintenance.orphans(results)) == 4
-    )
-    assert len(store.query(results, "FROM scores WHERE run_id = 'a-01-05'")) == 0
-    done = maintenance.compact(results)
-    assert (
-        done.orphans == 4
-        and maintenance.orphans(results) == []
-        and not list(results.with_suffix(".runs").glob("*01-05"))
-    )
+    assert len(store.dropped(results, store.run_ids(results))) == 4
+    assert len(maintenance.orphans(results)) == 4
+    assert store.query(results, "FROM scores WHERE run_id = 'a-01-05'").empty
+    assert maintenance.compact(results).orphans == 4 and maintenance.orphans(results) == []
+    assert not list(results.with_suffix(".runs").glob("*01-05"))
 
 
 def test_compaction_keeps_every_row(results: Path) -> None:
@@ -160,14 +144,9 @@ def test_compaction_keeps_every_row(results: Path) -> None:
                 pass
         assert reader.execute("SELECT count(*) FROM runs").fetchone() == (11,)
     done = maintenance.compact(results)
-    assert (
-        contents(results) == before
-        and done.orphans == 2
-        and done.before == size
-        and done.after == results.stat().st_size <= size
-    )
+    assert contents(results) == before and done.orphans == 2
+    assert done.before == size and done.after == results.stat().st_size <= size
     assert maintenance.check(results) == [] and not list(results.parent.rglob("*.part*"))
     store.publish(results, run("b", model="b"), tables(0.9))  # written to as before
-    assert (
-        store.query(results, "SELECT min(mass) AS m FROM scores WHERE run_id = 'b'")["m"][0] == 0.9
-    )
+    mass = store.query(results, "SELECT min(mass) AS m FROM scores WHERE run_id = 'b'")["m"]
+    assert mass[0] == 0.9

@@ -184,13 +184,6 @@ def test_a_question_without_an_answer_has_no_row(items: pd.DataFrame) -> None:
     assert set(facet.choices(blank)["label"]) == {""}
 
 
-def test_labels_depend_on_the_prompt() -> None:
-    assert facet.labels_of("p2") == ["yes", "no", "unknown"]
-    assert len(facet.labels_of("p1")) == 52
-    [letter] = facet.read(["B"], "p1", facet.LetterGrams())
-    assert letter.name == "", "a letter is an option only where there are some"
-
-
 def test_answers_without_a_picture_count_prompts(items: pd.DataFrame) -> None:
     """Forty nurses share one prompt: one answer, and no interval."""
     yes = [2.0, 0.0, 0.0]
@@ -221,28 +214,3 @@ def test_the_papers_reading_is_of_people_of_known_gender_and_counts_empty_groups
     assert found["young", "old", "nurse", "disparity"] == (0.5, 0)
     assert found["young", "", "all", "recall"] == (0.5, 2), "a doctor is none of the 13 classes"
     assert found["male", "female", "nurse", "disparity"] == (1.0, 1), "groups of any size"
-
-
-def test_a_run_holds_both_readings_of_its_answers() -> None:
-    items = pd.DataFrame({"item_id": [1, 2], "class1": "nurse", "gold": "nurse", "split": "test"})
-    items = items.assign(
-        image_id=["a", "b"], gender=["male", "female"], age="young", skin="light", negative=False
-    )
-    spoken = pd.DataFrame(
-        {"task": "direct", "item_id": [1, 2], "test": "p1", "text": ["nursing", "nurse, doctor"]}
-    )
-    rows = facet.printed_rows(items, spoken, facet.LetterGrams()).set_index(
-        ["group", "other", "indicator"]
-    )
-    assert set(rows["method"]) == {"full:paper"}
-    assert rows.loc[("male", "", "all"), "value"] == 1.0, "no floor"
-    assert rows.loc[("female", "", "all"), "value"] in (0.0, 1.0), "several: the nearest"
-
-
-@pytest.mark.parametrize("prompt", ["p1", "p2", "p3"])
-def test_the_papers_reading_takes_a_class_for_every_answer(prompt: str) -> None:
-    said = ["There is a nurse in the image.", "It cannot be determined", "I can't help", "?", "42"]
-
-    found = facet.read(said, prompt, facet.LetterGrams(), nearest=True)
-
-    assert all(label.name in facet.labels_of(prompt) for label in found)

@@ -120,10 +120,10 @@ def test_planted_effects_lie_in_their_intervals() -> None:
 
 
 def test_the_null_yields_nothing_more_often_than_it_should() -> None:
-    """30 sets without effects x 3 attributes: about 5 % of the intervals leave out zero; 12 of 90
+    """15 sets without effects x 3 attributes: about 5 % of the intervals leave out zero; 8 of 45
     would be a chance of 0.2 %."""
     missed = 0
-    for seed in range(30):
+    for seed in range(15):
         found = cells(people(1_000, 100 + seed, {}))
         for attribute, pair in (
             ("gender", "male-female"),
@@ -132,14 +132,7 @@ def test_the_null_yields_nothing_more_often_than_it_should() -> None:
         ):
             e = found[f"{attribute}:{pair}", "all", "disparity"]
             missed += not e.low <= 0 <= e.high
-    assert missed < 12
-
-
-def test_the_difference_of_equal_groups_is_wide_where_groups_are_small() -> None:
-    a, b = Estimate(0.5, 100, 0.4, 0.6), Estimate(0.5, 25, 0.3, 0.7)
-    e = difference(a, b)
-    assert (e.value, e.n) == (0.0, 25)
-    assert e.low == pytest.approx(-((0.1**2 + 0.2**2) ** 0.5)) and e.high == pytest.approx(-e.low)
+    assert missed < 8
 
 
 def test_rates_by_group() -> None:

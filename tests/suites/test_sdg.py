@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sdgbias.suites import sdg, sdg_numbers
+from sdgbias.suites import sdg
 from sdgbias.suites.suite import EvalSettings, StoredScores
 from sdgbias.types import TESTS, ContextTest, Task, View
 
@@ -164,13 +164,6 @@ def test_where_lower_is_better_the_first_answer_is_the_optimistic_one() -> None:
     assert cell(rows, "T1", "full", "P2", "i3")["share_optimistic_two_option"] == (0.0, 1)
 
 
-def test_two_options_that_say_the_worse_are_not_optimistic() -> None:
-    scored = mcq_scored(changed={(5, T1, View.FULL): ("A", SURE)})
-    rows = summary(mcq_items(), Task.MCQ, scored).metrics
-    assert cell(rows, "T1", "full")["share_optimistic_two_option"] == (0.0, 1)
-    assert cell(rows, "all", "full")["share_optimistic_two_option"] == (4 / 5, 5)
-
-
 def test_an_indicator_without_polarity_has_no_direction() -> None:
     items = mcq_items()
     items.loc[items["indicator"].isin(["i2", "i3"]), "polarity"] = ""
@@ -311,19 +304,6 @@ def test_a_row_without_its_numbers_tunes_nothing_and_has_no_answer() -> None:
     assert cell(rows, "T2", "cade")["mae"] == ((4 + 9) / 2, 2)
     made = summary(number_items(), Task.REGRESSION, number_scored(silent=[3]))
     assert set(made.predictions["method"]) == {v.value for v in View} and made.params.empty
-
-
-def test_a_first_digit_goes_on_as_decoded_or_replaces_that_of_the_free_answer() -> None:
-    """The sign of the free answer is kept; a start that was not decoded is replaced."""
-    spoken = {"": {"a": "-0.5", "b": "about 62"}, "-3": {"a": "-3.25"}, "3": {"a": "3.75"}}
-    keys = np.array(["a", "b", np.nan, "unscored"], dtype=object)
-    going_on, replaced = (
-        sdg_numbers.digit_values(keys, spoken, m)[0] for m in ("continue", "replace")
-    )
-    assert (going_on[0, 3], going_on[0, 4]) == (-3.25, -4.5)
-    assert (replaced[0, 3], replaced[0, 4]) == (-3.5, -4.5)
-    assert going_on[1].tolist() == replaced[1].tolist() == [10.0 * d + 2 for d in range(10)]
-    assert np.isnan(going_on[2:]).all() and np.isnan(replaced[2:]).all()
 
 
 def test_numbers_are_decoded_for_the_views_of_the_paper() -> None:

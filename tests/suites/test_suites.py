@@ -28,12 +28,6 @@ def folder(path: Path, **card: object) -> Path:
     return path
 
 
-def test_every_suite_that_the_registry_knows_is_one() -> None:
-    assert tuple(suites.SUITES) == SUITES
-    for name, suite in suites.SUITES.items():
-        assert suite.name == name and suite.title and suite.version and suite.cluster_unit
-
-
 def test_a_benchmarks_card_names_its_suite(tmp_path: Path) -> None:
     assert suites.of(folder(tmp_path, benchmark_id="x", suite="people")).name == "people"
     assert suites.of(folder(tmp_path, benchmark_id="x")).name == "sdg"  # made before there were two
@@ -73,13 +67,6 @@ def test_a_runs_id_hangs_on_model_benchmark_settings_and_version(
     assert (of(**tuned) != first) == suite.held_out  # nothing is tuned on people
     monkeypatch.setattr(LetterGrams, "floor", LetterGrams.floor / 2)
     assert (of() == first) == suite.held_out  # free answers are read by the encoder
-
-
-@pytest.mark.parametrize("name", [*SUITES, "dots", "my-suite_2"])
-def test_a_suite_may_have_a_name_of_its_own(name: str) -> None:
-    assert entries.suite_fault(name) == ""
-    asked = replace(SPEC, options={"suites": [name, "sdg"]})
-    assert entries.suites(asked) == tuple(suites.in_order({name, "sdg"}))
 
 
 @pytest.mark.parametrize("name", ["peoples", "peple", "Two words", "", 3])

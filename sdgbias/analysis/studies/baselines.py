@@ -21,7 +21,6 @@ from sdgbias.methods import baselines, tuning
 from sdgbias.methods.answers import parse_letter
 from sdgbias.methods.baselines import METHODS, Evidence
 from sdgbias.methods.cade import Bools, Floats, Ints, argmax_view
-from sdgbias.suites import extra_prompts
 from sdgbias.types import Task, View
 
 STUDY = "methods"
@@ -86,14 +85,9 @@ def evidence(cell: TaskCell) -> Evidence:
         if cell.task is Task.REGRESSION
         else items["indicator"] + "\t" + items["n_options"].astype(str)
     )
-    content_free = tuple(
-        extra_prompts.spread(items, cell.extra[view])
-        for view in extra_prompts.VIEWS["content_free"]
-        if view in cell.extra
-    )
     full, ctx, img, q = (cell.known(v) for v in (View.FULL, View.CTX_Q, View.IMG_Q, View.Q_ONLY))
     group = pd.factorize(keys, sort=True)[0].astype(np.int64)
-    return Evidence(full, ctx, img, q, cell.present, group, cell.val, content_free)
+    return Evidence(full, ctx, img, q, cell.present, group, cell.val)
 
 
 def answers(
@@ -124,8 +118,6 @@ def _why_not(name: str, cells: Sequence[TaskCell]) -> str:
     for cell in cells:
         if not np.isfinite(cell.known(View.FULL)).any():
             return "needs scores of the Full view, which no question has"
-        if method.needs and extra_prompts.VIEWS[method.needs][0] not in cell.extra:
-            return f"extra pass {method.needs} was not scored"
         if method.tuned and not (cell.val & np.isfinite(cell.payoff).all(axis=1)).any():
             return "no val rows to tune on"
     return ""

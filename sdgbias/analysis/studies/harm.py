@@ -1,8 +1,6 @@
 """The damage done by CADE: answers implausible to the Full view, and the causes of flips.
 
 CADE has no plausibility limit: a candidate unlikely in every view can win (METHODS 3.1).
-``cade_cut`` is CADE with a limit: candidates below a tenth of the Full view's largest probability
-are masked. Its parameters are those tuned without the cut.
 """
 
 from __future__ import annotations
@@ -23,20 +21,20 @@ from sdgbias.methods.cade import (
     Floats,
     Ints,
     Streams,
-    decide,
     log_softmax,
     score_terms,
 )
-from sdgbias.types import CadeParams, Task, View
+from sdgbias.types import Task, View
 
-CADE_CUT, CUT = "cade_cut", 0.1
+#: A choice is implausible below this share of the Full view's largest probability.
+CUT = 0.1
 #: The terms of Eq. 9 in their order; 'image' is the effect of mixing IMG+Q into the Full view.
 TERMS = ("image", "context", "prior")
 
 
 def diagnosed(run: RunData, settings: AnalysisSettings) -> Iterator[TaskOutcome]:
-    """The answers of tests that CADE was tuned for, with those of ``cade_cut``, and of each answer
-    `implausible` and the terms that caused a flip; pooled where CADE was tuned for every test."""
+    """The answers of tests that CADE was tuned for, and of each answer `implausible` and the terms
+    that caused a flip; pooled where CADE was tuned for every test."""
     for task in Task:
         pools = answers.pools(run, task)
         outcomes = [_with_causes(o) for o in pools[:-1] if CADE in o.hit]
@@ -92,18 +90,6 @@ def implausible(log_full: Floats, choice: Ints, cut: float = CUT) -> Floats:
     return np.where((choice >= 0) & np.isfinite(top), of_choice < np.log(cut) + top, np.nan)
 
 
-def choose_with_cut(s: Streams, params: CadeParams, log_full: Floats, cut: float = CUT) -> Ints:
-    """(N,) CADE's choice among the candidates with p_full >= cut x max p_full; 0 cuts nothing. Rows
-    without Full aren't cut."""
-    d = decide(s, params)
-    if cut <= 0:
-        return d.choice
-    top = np.max(log_full, axis=1, keepdims=True, initial=-np.inf)
-    keep = (log_full >= np.log(cut) + top) | ~np.isfinite(top)
-    best = np.argmax(np.where(keep, d.score, -np.inf), axis=1)
-    return np.where(d.kept | (d.choice < 0), d.choice, best).astype(np.int64)
-
-
 def _why(cell: TaskCell, s: Streams, d: Decision, usable: Bools) -> dict[str, np.ndarray]:
     """Why CADE's answer differs from the Full view's, for all N items, val included.
 
@@ -147,7 +133,7 @@ def _argmax(score: Floats, valid: Bools) -> Ints:
 
 
 def _with_causes(o: TaskOutcome) -> TaskOutcome:
-    """The answers with those of the cut, and why CADE's differ from the Full view's."""
+    """The answers, and why CADE's differ from the Full view's."""
     [cell] = o.cells
     decided = answers.decision(cell)
     assert decided is not None and cell.params is not None
@@ -159,9 +145,4 @@ def _with_causes(o: TaskOutcome) -> TaskOutcome:
         "first": why["first"],
         "largest": why["largest"],
     }
-    cut = np.where(usable, choose_with_cut(s, cell.params, log_full), -1)
-    return replace(
-        answers.answered(o, cell, CADE_CUT, cut),
-        notes={CADE_CUT: "parameters tuned without the cut"},
-        more={name: values[cell.test_rows] for name, values in more.items()},
-    )
+    return replace(o, more={name: values[cell.test_rows] for name, values in more.items()})

@@ -8,10 +8,8 @@ against what, and in which family of tests. A new number of stored answers is a 
   indicators and other wordings; that of one indicator, and ``wordings_share_...``, hold for other
   wordings only
 * methods (Table 1): every debiasing baseline and every control beside the Full view
-* paired: CADE against each view on the same questions, with the minimum detectable gain. Two
-  standard errors are reported: rows clustered by place (parameter 'cluster'), the project's
-  default, and by country (parameter 'country'), which also covers dependence between places of one
-  country. McNemar's counts are tested with one vote per place, and shown in addition
+* paired: CADE against each view on the same questions, with the minimum detectable gain, clustered
+  by place. McNemar's counts are tested with one vote per place, and shown in addition
 * divergence (App. E.2): what CADE gains where the picture changes much, and where it changes little
 * harm: answers fixed and broken by CADE, implausible ones, and the terms that caused flips
 * groups: accuracy for different places, their disparities, and whether CADE narrows these
@@ -29,7 +27,6 @@ from sdgbias.analysis.calls import (
     Study,
     StudyRow,
     Values,
-    across_countries,
     depths,
     disparity,
     distinct,
@@ -44,7 +41,7 @@ from sdgbias.analysis.outcomes import CADE, TaskOutcome, pools, unit
 from sdgbias.analysis.rows import AnalysisSettings
 from sdgbias.analysis.run import RunData
 from sdgbias.analysis.studies import baselines, directions, fairness, groups, harm, tolerances
-from sdgbias.analysis.studies.harm import CADE_CUT, TERMS
+from sdgbias.analysis.studies.harm import TERMS
 from sdgbias.analysis.studies.tolerances import CADE_TOLERANCE
 from sdgbias.types import Task, View
 
@@ -114,7 +111,7 @@ def places(o: TaskOutcome, method: str, versus: str) -> tuple[str, ...]:
 # ----------------------------------------------------------------------
 # the table
 
-_CLUSTER, _COUNTRY = {"parameter": "cluster"}, {"parameter": "country"}
+_CLUSTER = {"parameter": "cluster"}
 _MIXED = {"note": "mixes units"}
 _NOTED = baselines.noted
 _beside_views = partial(Call, hit, methods=(CADE,), versus=VIEWS)
@@ -171,9 +168,6 @@ ALL = (
             _beside_views(suffix="_gain", family="gain", columns=_CLUSTER),
             _beside_views(statistic=mde, tested=True, columns=_CLUSTER),
             _beside_views(statistic=mcnemar, family="sign", columns=_CLUSTER),
-            _beside_views(
-                suffix="_gain", statistic=across_countries, family="countries", columns=_COUNTRY
-            ),
         ),
     ),
     Study(
@@ -194,10 +188,6 @@ ALL = (
             Call(net, depths, "difference", (CADE,), statistic=mcnemar, family="sign"),
             Call(implausible, pillars, methods=(CADE,)),
             Call(flipped, pillars, methods=(CADE,)),
-            Call(hit, pillars, methods=(CADE_CUT,)),
-            Call(hit, pillars, "share", (CADE_CUT,), (CADE,), "_gain"),
-            Call(tolerances.in_tolerance, pillars, "mean", (CADE_CUT,)),
-            Call(tolerances.in_tolerance, pillars, "mean", (CADE_CUT,), (CADE,), "_change"),
             *(
                 Call(harm.flips(term), pillars, "share", (CADE,), columns={"parameter": term})
                 for term in TERMS

@@ -81,13 +81,11 @@ def gold_spread(items: pd.DataFrame) -> dict[str, float]:
 
 def scaled(o: TaskOutcome, method: str) -> Values:
     """Errors over the tolerance, and over the standard deviation of the target's gold numbers."""
-    return in_tolerance(o, method) | {"error_in_sd": o.error[method] / o.more["spread"]}
-
-
-def in_tolerance(o: TaskOutcome, method: str) -> Values:
-    """Errors over the tolerance; nothing of multiple choice."""
     tolerance = o.items["tolerance"].to_numpy(dtype=float)
-    return {"error_in_tolerances": o.error[method] / tolerance} if method in o.error else {}
+    return {
+        "error_in_tolerances": o.error[method] / tolerance,
+        "error_in_sd": o.error[method] / o.more["spread"],
+    }
 
 
 def error(o: TaskOutcome, method: str) -> Values:

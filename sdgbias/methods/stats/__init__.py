@@ -5,8 +5,8 @@ Everything is clustered: questions about one DHS cluster share a picture and sur
 are not independent. ``clusters`` is (N,) of any sortable key. NaN rows are left out and n says so;
 what can't be had is NaN.
 
-intervals   Estimate, mean, share, amount, fraction, macro, two_way: one number with its n, its
-            clusters and a 95 % interval
+intervals   Estimate, mean, share, amount, fraction, macro: one number with its n, its clusters and
+            a 95 % interval
 bootstrap   draws of clusters, intervals of anything that is a function of column means
 paired      tests of a difference from the sums of clusters, minimum detectable effect
 multiple    Holm
@@ -37,7 +37,6 @@ from sdgbias.methods.stats.intervals import mean as mean
 from sdgbias.methods.stats.intervals import nothing as nothing
 from sdgbias.methods.stats.intervals import share as share
 from sdgbias.methods.stats.intervals import spread_of as spread_of
-from sdgbias.methods.stats.intervals import two_way as two_way
 from sdgbias.methods.stats.intervals import widest as widest
 from sdgbias.methods.stats.measure import SMALLEST as SMALLEST
 from sdgbias.methods.stats.measure import ClusterSums as ClusterSums

@@ -320,35 +320,3 @@ def macro(
         for ends in ([(e, e.low) for e in each], [(e, e.high) for e in each])
     )
     return replace(whole, low=whole.value - below, high=whole.value + above)
-
-
-def two_way(
-    values: ArrayLike, inner: ArrayLike, outer: ArrayLike, kind: Kind = "mean"
-) -> tuple[Estimate, str]:
-    """Mean of (N,) values clustered two ways, e.g. by DHS cluster (inner) and country (outer), and
-    a note.
-
-    V = V_inner + V_outer - V_both (Cameron, Gelbach and Miller 2011). DHS clusters lie within
-    countries: then V_both is V_inner, and what is left is the country-level variance. The interval
-    has the fewer degrees of freedom of the two. The note says where the groups are too few for an
-    interval; it is '' otherwise.
-    """
-    x, (a, b) = known(values, inner, outer)
-    if x.size == 0:
-        return nothing(), ""
-    value = float(x.mean())
-    (one, _), (two, many) = codes(a), codes(b)
-    by_one, by_two = cluster_spread(x - value, one), cluster_spread(x - value, two)
-    crossed, g_crossed = codes(one * many + two)
-    variance = by_two.variance
-    if g_crossed != by_one.clusters[0]:
-        # the difference of three estimates may fall below either way alone, even below zero
-        crossing = cluster_spread(x - value, crossed).variance
-        variance = np.maximum(
-            by_one.variance + by_two.variance - crossing,
-            np.maximum(by_one.variance, by_two.variance),
-        )
-    fewest = np.minimum(by_one.clusters, by_two.clusters)
-    spread = Spread(variance, np.minimum(by_one.df, by_two.df), fewest)
-    note = f"{fewest[0]} groups: too few for an interval" if fewest[0] < FEWEST else ""
-    return estimate(value, int(x.size), spread, kind, np.count_nonzero(x) / x.size), note

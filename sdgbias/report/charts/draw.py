@@ -213,14 +213,11 @@ def _spread(rows: pd.DataFrame, shown: pd.DataFrame) -> dict[str, Any]:
     else:
         verdict = f"the two intervals {'don’t overlap' if top['low'] > low['high'] else 'overlap'}"
     small = int(rows["value"].isna().sum())
-    ranks = {name: at for at, name in enumerate(_LEVELS)}
-    order = sorted(
-        set(shown["group"]), key=lambda g: [(ranks.get(p, -1), p) for p in g.split(", ")]
-    )
+    order: Any = sorted(set(shown["group"]), key=_rank)
+    if by == "country":
+        order = {"field": "value", "op": "max", "order": "descending"}
     return {
-        "sort": {"field": "value", "op": "max", "order": "descending"}
-        if by == "country"
-        else order,
+        "sort": order,
         "said": WORDS.groups[by].name,
         "spread": f"Full of {top['model']} lies between {low['said']} % ({low['group']}, CI"
         f" {low['ci']}, n {low['n']:,}) and {top['said']} % ({top['group']}, CI {top['ci']}, n"

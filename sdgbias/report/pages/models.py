@@ -51,31 +51,16 @@ def index(reader: Reader, root: Path | None) -> list[Row]:
         )
     }
     rows = [run | {"last": last.pop((run["model"], run["suite"]), None)} for run in runs]
-    rows += [
-        {
-            "model": m,
-            "suite": s,
-            "run_id": None,
-            "provenance": None,
-            "title": m,
-            "finished_at": None,
-            "last": r,
-        }
-        for (m, s), r in last.items()
-    ]
+    absent = dict.fromkeys(("run_id", "provenance", "finished_at"))
+    rows += [{"model": m, "suite": s, "title": m, "last": r} | absent for (m, s), r in last.items()]
     entries = {name: entry(root, name) for name in {r["model"] for r in rows}}
     order = suites.in_order(r["suite"] for r in rows)
-    return [
-        r | {"entry": entries[r["model"]]}
-        for r in sorted(rows, key=lambda r: (r["model"], order.index(r["suite"])))
-    ]
+    rows.sort(key=lambda r: (r["model"], order.index(r["suite"])))
+    return [r | {"entry": entries[r["model"]]} for r in rows]
 
 
 def page(
-    reader: Reader,
-    name: str,
-    root: Path | None,
-    among: Sequence[str] | None = None,
+    reader: Reader, name: str, root: Path | None, among: Sequence[str] | None = None
 ) -> dict[str, Any] | None:
     """All data of one model; None if neither the results nor the registry contain it. ``among``:
     only these runs."""
@@ -116,15 +101,13 @@ def _nights(reader: Reader, name: str) -> list[Row]:
         [name],
     )
     counts: dict[tuple[str, str], dict[str, int]] = {}
-    for r in reader.ask(
-        "SELECT night, suite, verdict, count(*) AS n FROM verdicts WHERE model = ? GROUP BY ALL",
-        [name],
-    ):
+    sql = "SELECT night, suite, verdict, count(*) AS n FROM verdicts WHERE model = ? GROUP BY ALL"
+    for r in reader.ask(sql, [name]):
         counts.setdefault((r["night"], r["suite"]), {})[r["verdict"]] = r["n"]
-    judged = [counts.get((r["night"], r["suite"]), {}) for r in rows]
-    return [
-        r | {"verdicts": v, "verdict": wording.worst(v)} for r, v in zip(rows, judged, strict=True)
-    ]
+    for r in rows:
+        r["verdicts"] = counts.get((r["night"], r["suite"]), {})
+        r["verdict"] = wording.worst(r["verdicts"])
+    return rows
 
 
 def _suite(reader: Reader, run: Row) -> dict[str, Any]:

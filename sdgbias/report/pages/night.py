@@ -41,8 +41,12 @@ SIGNS = {
     "skipped": ("–", "skipped"),
     "": ("·", "not evaluated"),
 }
-
-
+#: Status of a night -> its words, and what an end before its time says.
+STATES = {
+    "done": "finished",
+    "running": "scoring ended; publishing was under way when this page was written",
+}
+_ENDED = {"interrupted": "the night was interrupted", "failed": "the night failed"}
 #: Closing steps in the order in which they run.
 STEPS = ("analyse", "gate", "report", "wandb", "announce")
 #: image_id -> address, of the pictures of some questions.
@@ -95,7 +99,7 @@ def _tone(night: NightRecord) -> str:
     """Class of the headline: what needs a person first."""
     if night.breached:
         return "bad"
-    if night.of("failed") or night.row["status"] in ("failed", "interrupted"):
+    if night.of("failed") or night.row["status"] in _ENDED:
         return "warn"
     return "good" if night.of("published", "unchanged") else "plain"
 
@@ -113,46 +117,28 @@ def _steps(row: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def _when(value: object) -> str:
-    return (
-        f"{value:%d %B %Y, %H:%M} UTC".lstrip("0")
-        if isinstance(value, datetime) and not pd.isna(value)
-        else "not recorded"
-    )
+    if not isinstance(value, datetime) or pd.isna(value):
+        return "not recorded"
+    return f"{value:%d %B %Y, %H:%M} UTC".lstrip("0")
 
 
 def _facts(night: NightRecord) -> list[tuple[str, str]]:
-    row = night.row
-    status = {
-        "done": "finished",
-        "running": "scoring ended; publishing was under way when this page was written",
-        "interrupted": "interrupted",
-        "failed": "failed",
-    }
-    facts = [
-        ("Night", night.night),
-        ("Started", _when(row["started_at"])),
-        *([("Ended", _when(row["finished_at"]))] if row["status"] != "running" else []),
-        *([("Started by", str(row["by"]))] if isinstance(row["by"], str) and row["by"] else []),
-        ("State", status.get(str(row["status"]), str(row["status"]))),
-    ]
+    row, status = night.row, str(night.row["status"])
+    facts = [("Night", night.night), ("Started", _when(row["started_at"]))]
+    if status != "running":
+        facts.append(("Ended", _when(row["finished_at"])))
+    if isinstance(row["by"], str) and row["by"]:
+        facts.append(("Started by", row["by"]))
+    facts.append(("State", STATES.get(status, status)))
     of = row["benchmarks"]
-    facts += [(f"Benchmark, {layout.SUITES.get(n, n)}", of[n]) for n in suites.in_order(of)]
-    return facts
+    return facts + [(f"Benchmark, {layout.SUITES.get(n, n)}", of[n]) for n in suites.in_order(of)]
 
 
 def _troubles(night: NightRecord) -> list[str]:
     """Problems of the night as a whole, beyond single models."""
-    sentences = [f"{step}: {reason}" for step, reason in nights.failed_steps(night.row).items()]
-    if night.row["status"] in ("interrupted", "failed"):
-        sentences.insert(
-            0,
-            (
-                f"the night was {night.row['status']}"
-                if night.row["status"] == "interrupted"
-                else "the night failed"
-            ),
-        )
-    return sentences
+    steps = [f"{step}: {reason}" for step, reason in nights.failed_steps(night.row).items()]
+    ended = _ENDED.get(str(night.row["status"]))
+    return [ended, *steps] if ended else steps
 
 
 def _alarming(m: ModelNight) -> bool:
@@ -220,19 +206,18 @@ def _history(night: NightRecord) -> dict[str, Any]:
     rows = []
     for (model, suite), part in frame.groupby(["model", "suite"], sort=True):
         by_night = {int(r["at"]): r for r in part.to_dict("records")}
-        cells = []
-        for at, name in heads:
-            r = by_night.get(at)
-            kind = "" if r is None else "breach" if r["breach"] else str(r["outcome"] or "")
-            sign, meaning = SIGNS.get(kind, SIGNS[""])
-            judged = (
-                "" if r is None or r["judged"] or kind in ("failed", "skipped") else ", not judged"
-            )
-            cells.append(
-                {"sign": sign, "said": f"{name}: {meaning}{judged}", "kind": kind or "none"}
-            )
+        cells = [_sign(name, by_night.get(at)) for at, name in heads]
         rows.append({"model": model, "suite": suite, "cells": cells})
     return {"heads": [name for _, name in heads], "rows": rows}
+
+
+def _sign(night: str, row: Mapping[Any, Any] | None) -> dict[str, str]:
+    """A model's cell of the history for one night."""
+    kind = "" if row is None else "breach" if row["breach"] else str(row["outcome"] or "")
+    sign, meaning = SIGNS.get(kind, SIGNS[""])
+    judged = row is None or row["judged"] or kind in ("failed", "skipped")
+    said = f"{night}: {meaning}{'' if judged else ', not judged'}"
+    return {"sign": sign, "said": said, "kind": kind or "none"}
 
 
 # ----------------------------------------------------------------------
@@ -275,26 +260,21 @@ def _card(r: Mapping[Any, Any], uris: Mapping[str, str], private: bool) -> dict[
     """A flipped question; ``private``: it shows a person."""
     letters = {"right": r["gold"], "was": r["was"], "now": r["now"]}
     about = ", ".join(filter(None, (str(r["about"] or ""), attribute_words(r["attributes"]))))
+    options = [
+        {"letter": k, "text": text, "tags": [tag for tag in letters if letters[tag] == k]}
+        for k, text in option_rows(r)
+    ]
     return {
+        **{name: r[name] for name in ("task", "gold", "test")},
         "picture": uris.get(str(r["image_id"]), ""),
         "alt": "Picture of a person, blurred unless shown" if private else f"Picture with {about}",
         "blur": private,
         "question": r["question"] or "any of the listed classes",
-        "task": r["task"],
         "item_id": int(r["item_id"]),
-        "options": [
-            {
-                "letter": k,
-                "text": text,
-                "tags": [tag for tag in letters if letters[tag] == k],
-            }
-            for k, text in option_rows(r)
-        ],
+        "options": options,
         "place": about,
-        "gold": r["gold"],
         "was": r["was"] or "nothing",
         "now": r["now"] or "nothing",
         "better": bool(r["better"]),
         "method": METHODS.get(str(r["method"]), str(r["method"])),
-        "test": r["test"],
     }

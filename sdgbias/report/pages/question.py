@@ -163,23 +163,15 @@ def prompts(
 def _view(name: str, score: Row | None, answers: dict[str, Row]) -> dict[str, Any]:
     scores = None
     if score is not None and score["logits"]:
+        candidates = score["candidates"] or ""
         bound = score["upper"] or [None] * len(score["logits"])
-        z = [
-            b if math.isinf(x) and b is not None else x
-            for x, b in zip(score["logits"], bound, strict=False)
-        ]
-        z = z[: len(score["candidates"] or "")]
+        pairs = zip(score["logits"], bound, candidates, strict=False)
+        z = [b if math.isinf(x) and b is not None else x for x, b, _ in pairs]
         if z and all(map(math.isfinite, z)):
             e = [math.exp(x - max(z)) for x in z]
-            candidates = score["candidates"]
             scores = [(c, x / sum(e), raw) for c, x, raw in zip(candidates, e, z, strict=False)]
-    return {
-        "name": name,
-        "scores": scores,
-        "mass": score["mass"] if score else None,
-        "top_token": score["top_token"] if score else None,
-        "answer": answers.get(name),
-    }
+    kept = {name: score[name] if score else None for name in ("mass", "top_token")}
+    return {"name": name, "scores": scores, "answer": answers.get(name), **kept}
 
 
 def _cade(
@@ -190,15 +182,11 @@ def _cade(
     answer, full = answers.get("cade"), answers.get("full")
     if answer is None or full is None or params is None:
         return None
-    terms = _terms(run, params, by_view) if task == Task.MCQ.value else []
-    shown = ("pred", "value") if task != Task.MCQ.value else ("pred",)
-    changed = any(full[name] != answer[name] for name in shown)
-    return {
-        "params": params,
-        "answer": answer,
-        "terms": terms,
-        "why": _why(answer, full, float(params["tau"]), changed, terms),
-    }
+    choice = task == Task.MCQ.value
+    terms = _terms(run, params, by_view) if choice else []
+    changed = any(full[k] != answer[k] for k in (("pred",) if choice else ("pred", "value")))
+    why = _why(answer, full, float(params["tau"]), changed, terms)
+    return {"params": params, "answer": answer, "terms": terms, "why": why}
 
 
 def _terms(run: Row, params: Row, by_view: dict[str, Row]) -> list[list[float]]:
