@@ -10,8 +10,27 @@ from typer.core import TyperGroup
 from sdgbias import __version__
 from sdgbias.cli import project
 
+#: Earlier names of commands, and what does the same today.
+MOVED = {
+    "models list": "sdgbias models",
+    "people sample": "sdgbias sample --suite people",
+    "people read": "sdgbias analyse --encoder ENCODER",
+    "suite example": "sdgbias sample --suite questions --out DIR",
+    "store info": "sdgbias store check",
+}
 
-class Panels(TyperGroup):
+
+class Commands(TyperGroup):
+    """A group of commands that says what became of an earlier name."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        earlier = " ".join([*ctx.command_path.split()[1:], *args[:1]])
+        if earlier in MOVED:
+            ctx.fail(f"sdgbias {earlier} has moved; run: {MOVED[earlier]}")
+        return super().resolve_command(ctx, args)
+
+
+class Panels(Commands):
     """A group whose help lists its commands by ``rich_help_panel``, in plain text: rich's boxes and
     columns of types make the help of a command twice as long as a screen."""
 
@@ -77,9 +96,9 @@ def options(
 def group(name: str, panel: str, about: str = "") -> typer.Typer:
     """Commands below one name. It prints their help, or, without ``about``, is a command itself,
     whose docstring the callback has."""
-    settings: dict[str, Any] = {"help": about, "no_args_is_help": True}
+    settings: dict[str, Any] = {"cls": Commands, "help": about, "no_args_is_help": True}
     if not about:
-        settings = {"invoke_without_command": True}
+        settings = {"cls": Commands, "invoke_without_command": True}
     commands = typer.Typer(**settings)
     app.add_typer(commands, name=name, rich_help_panel=panel)
     return commands

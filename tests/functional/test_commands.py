@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from sdgbias import __version__, store
 from sdgbias.cli import app, project
-from sdgbias.cli.application import PANELS
+from sdgbias.cli.application import MOVED, PANELS
 from sdgbias.cli.options import print_json
 from sdgbias.files import packaged_yaml
 from sdgbias.nightly.night_options import NightOptions
@@ -72,6 +72,14 @@ def test_the_help_of_a_command_is_one_screen_and_explains_every_option(command: 
 
 def test_the_version() -> None:
     assert ok("--version") == f"sdgbias {__version__}\n"
+
+
+@pytest.mark.parametrize(("earlier", "now"), MOVED.items())
+def test_an_earlier_name_of_a_command_leads_to_todays(earlier: str, now: str) -> None:
+    refusal = CliRunner().invoke(app, earlier.split())
+    assert (refusal.exit_code, f"run: {now}" in refusal.output) == (2, True), refusal.output
+    words = now.split()[1:]
+    assert " ".join(words[:1]) in COMMANDS and earlier not in COMMANDS
 
 
 # -- results
