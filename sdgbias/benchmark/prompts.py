@@ -13,12 +13,13 @@ is left out (App. B.6);
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
+from functools import reduce
+from operator import add
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from sdgbias.errors import InputError
 from sdgbias.types import (
@@ -56,61 +57,44 @@ def context_variables(test: ContextTest, target: str = "") -> tuple[str, ...]:
     return tuple(name for name in shown if name != target)
 
 
-def _strings(values: pd.Series) -> pa.Array:
-    texts = pa.array(values, pa.large_string(), from_pandas=True)
-    return texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
+def _listed(parts: Iterable[pd.Series], by: str) -> pd.Series:
+    """The parts of every row that aren't '', joined by `by`."""
+    return reduce(add, (part.where(part == "", by + part) for part in parts)).str[len(by) :]
 
 
-def _text(word: str) -> pa.Scalar:
-    return pa.scalar(word, pa.large_string())
-
-
-def _join(*parts: pa.Array | pa.Scalar) -> pa.Array:
-    return pc.binary_join_element_wise(*parts, _text(""))
-
-
-def _listed(parts: Sequence[pa.Array], by: str) -> pa.Array:
-    """The parts of every row that aren't '', joined by `by`. Not Arrow's null_handling='skip': it
-    loses the rows whose parts are all missing."""
-    led = [pc.if_else(pc.equal(part, ""), part, _join(_text(by), part)) for part in parts]
-    return pc.utf8_slice_codeunits(_join(*led), len(by))
-
-
-def _series(texts: pa.Array, index: pd.Index) -> pd.Series:
-    return pd.Series(texts.to_numpy(zero_copy_only=False), index=index, dtype=object)
-
-
-def shown_values(name: str, values: pd.Series) -> pa.Array:
+def shown_values(name: str, values: pd.Series) -> pd.Series:
     """``name=value`` strings of one context variable, '' where unknown. Values of `urban` are
     'U', 'R' or ''."""
     label = CONTEXT_NAMES[name]
     if name == "urban":
-        codes, kinds = pd.factorize(values)
-        texts = [f"{label}={URBAN_WORDS[k]}" if k in URBAN_WORDS else "" for k in kinds]
-    else:
-        # + 0.0 turns -0.0 into 0.0; each distinct number is formatted once
-        codes, numbers = pd.factorize(np.round(values.to_numpy(dtype=float), 1) + 0.0)
-        texts = [f"{label}={number:.1f}" if np.isfinite(number) else "" for number in numbers]
-        if name == "under5_mort":
-            texts = [text.removesuffix(".0") for text in texts]
-    # the last entry is that of code -1, a missing value
-    return pa.array([*texts, ""], pa.large_string()).take(pa.array(codes % (len(texts) + 1)))
-
-
-def _context(items: pd.DataFrame, test: ContextTest, target: str = "") -> pa.Array:
-    """context_lines as an Arrow array."""
-    names = context_variables(test, target)
-    if not names or test in (ContextTest.T3, ContextTest.T4):
-        hint = "You may consider: " + ", ".join(CONTEXT_NAMES[name] for name in names)
-        return pa.repeat(_text(hint if names else ""), len(items))
-    values = _listed([shown_values(name, items[name]) for name in names], ", ")
-    return pc.if_else(pc.equal(values, ""), values, _join(_text("Given: "), values))
+        texts = {code: f"{label}={word}" for code, word in URBAN_WORDS.items()}
+        return values.map(texts).astype("str").fillna("")
+    numbers = values.astype("float64").round(1) + 0.0  # turns -0.0 into 0.0
+    texts = {n: f"{label}={n:.1f}" for n in numbers[np.isfinite(numbers)].unique()}
+    if name == "under5_mort":
+        texts = {n: text.removesuffix(".0") for n, text in texts.items()}
+    return numbers.map(texts).astype("str").fillna("")
 
 
 def context_lines(items: pd.DataFrame, test: ContextTest, target: str = "") -> pd.Series:
     """The context of every item under one test ('' = no Context line). `items` holds the six label
     columns and `urban`."""
-    return _series(_context(items, test, target), items.index)
+    names = context_variables(test, target)
+    if test in (ContextTest.T1, ContextTest.T2):
+        values = _listed((shown_values(name, items[name]) for name in names), ", ")
+        return values.where(values == "", "Given: " + values)
+    hint = "You may consider: " + ", ".join(CONTEXT_NAMES[name] for name in names)
+    return pd.Series(hint if names else "", index=items.index, dtype="str")
+
+
+def task_contexts(items: pd.DataFrame, task: Task, test: ContextTest) -> pd.Series:
+    """context_lines without the regression target of each item (column `target`)."""
+    if task is Task.MCQ or test is ContextTest.T5 or items.empty:
+        return context_lines(items, test)
+    places = items.groupby("target", sort=True).indices
+    lines = [context_lines(items.iloc[at], test, str(name)) for name, at in places.items()]
+    order = np.argsort(np.concatenate([*places.values()]))
+    return pd.concat(lines).iloc[order]
 
 
 def option_letters(items: pd.DataFrame) -> str:
@@ -119,122 +103,89 @@ def option_letters(items: pd.DataFrame) -> str:
     return "".join(c for c in OPTION_LETTERS if f"option_{c.lower()}" in items)
 
 
-def _options(items: pd.DataFrame, by: str) -> tuple[pa.Array, pa.Array]:
-    """(options line, valid letters joined by `by`) per item; an empty option text means that the
-    item lacks the option."""
-    none = pa.repeat(_text(""), len(items))
-    texts = {c: _strings(items[f"option_{c.lower()}"]) for c in option_letters(items)}
-    gone = {c: pc.equal(text, "") for c, text in texts.items()}
-    lines = [pc.if_else(gone[c], none, _join(_text(f"{c}. "), texts[c])) for c in texts]
-    letters = [pc.if_else(gone[c], none, _text(c)) for c in texts]
-    return _listed([none, *lines], "; "), _listed([none, *letters], by)
+def option_lines(items: pd.DataFrame, by: str = "") -> tuple[pd.Series, pd.Series]:
+    """(options line, candidates joined by `by`, such as 'ABC') per item; an empty option text means
+    that the item lacks the option."""
+    texts = {c: items[f"option_{c.lower()}"].astype("str") for c in option_letters(items)}
+    lines = [text.where(text == "", f"{c}. " + text) for c, text in texts.items()]
+    letters = [text.where(text == "", c) for c, text in texts.items()]
+    return _listed(lines, "; "), _listed(letters, by)
 
 
-def option_lines(items: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
-    """(options line, candidates such as 'ABC') per item; an empty option text means that the item
-    lacks the option."""
-    lines, letters = _options(items, "")
-    return _series(lines, items.index), _series(letters, items.index)
+def question_lines(items: pd.DataFrame, context: pd.Series) -> pd.Series:
+    """The first lines of every prompt: the question, and its context where that is not ''."""
+    context = context.astype("str")
+    shown = context.where(context == "", "Context: " + context + "\n")
+    return "Question: " + items["question"].astype("str") + "\n" + shown
+
+
+def _tails(items: pd.DataFrame, task: Task) -> pd.Series | str:
+    """What follows the context of every item."""
+    if task is Task.REGRESSION:
+        return REGRESSION_TAIL
+    lines, letters = option_lines(items, ", ")
+    return "Options: " + lines + "\nVALID OPTIONS: " + letters + "\n" + MCQ_TAIL
+
+
+def choice_texts(items: pd.DataFrame, context: pd.Series) -> pd.Series:
+    """Prompt text of every multiple-choice question with a context ('' none)."""
+    return question_lines(items, context) + _tails(items, Task.MCQ)
 
 
 def prompt_texts(items: pd.DataFrame, task: Task, test: ContextTest, view: View) -> pd.Series:
     """Prompt text of every item under one view x test (Tables C and D). Regression items hold one
     `target` each."""
-    context = _context_of(items, task, test if view.has_context else ContextTest.T5)
-    return _series(_join(_heads(items, context), _tails(items, task)), items.index)
+    context = task_contexts(items, task, test if view.has_context else ContextTest.T5)
+    return question_lines(items, context) + _tails(items, task)
 
 
-def _context_of(items: pd.DataFrame, task: Task, test: ContextTest) -> pa.Array:
-    if task is Task.MCQ or test is ContextTest.T5:
-        return _context(items, test)
-    rows = np.zeros(len(items), dtype=np.int64)
-    parts, done = [_strings(pd.Series([], dtype="str"))], 0
-    for target, at in items.groupby("target", sort=True).indices.items():
-        parts.append(_context(items.iloc[at], test, str(target)))
-        rows[at] = np.arange(done, done + len(at))
-        done += len(at)
-    return pa.concat_arrays(parts).take(pa.array(rows))
+def _prompts(
+    items: pd.DataFrame, task: Task, contexts: Mapping[ContextTest, pd.Series]
+) -> pd.DataFrame:
+    """prompts.parquet of a task from the contexts of its items by test: one row per item x context
+    test, sorted by item_id and test.
 
-
-def _heads(items: pd.DataFrame, context: pa.Array) -> pa.Array:
-    shown = pc.if_else(
-        pc.equal(context, ""), context, _join(_text("Context: "), context, _text("\n"))
-    )
-    return _join(_text("Question: "), _strings(items["question"]), _text("\n"), shown)
-
-
-def _tails(items: pd.DataFrame, task: Task) -> pa.Array:
-    """What follows the context of every item."""
-    if task is Task.REGRESSION:
-        return pa.repeat(_text(REGRESSION_TAIL), len(items))
-    lines, letters = _options(items, ", ")
-    valid = _join(_text("\nVALID OPTIONS: "), letters, _text("\n" + MCQ_TAIL))
-    return _join(_text("Options: "), lines, valid)
-
-
-def question_lines(items: pd.DataFrame, context: pd.Series) -> pd.Series:
-    """The first lines of every prompt: the question, and its context where that is not ''."""
-    return _series(_heads(items, _strings(context)), items.index)
-
-
-def choice_texts(items: pd.DataFrame, context: pd.Series) -> pd.Series:
-    """Prompt text of every multiple-choice question with a context ('' none)."""
-    return _series(_join(_heads(items, _strings(context)), _tails(items, Task.MCQ)), items.index)
+    Columns: task, item_id, test, text (with the test's context; T5 has none), image_id, candidates.
+    The four views are not stored, because they follow: see view_cells.
+    """
+    tails = _tails(items, task)
+    candidates = option_lines(items)[1] if task is Task.MCQ else DIGITS
+    blocks = [
+        pd.DataFrame(
+            {
+                "task": task.value,
+                "item_id": items["item_id"],
+                "test": test.value,
+                "text": question_lines(items, context) + tails,
+                "image_id": items["image_id"],
+                "candidates": candidates,
+            }
+        )
+        for test, context in contexts.items()
+    ]
+    texts = dict.fromkeys(("task", "test", "text", "image_id", "candidates"), "str")
+    frame = pd.concat(blocks, ignore_index=True).astype(texts)
+    return frame.sort_values(["item_id", "test"], kind="stable", ignore_index=True)
 
 
 def own_prompts(items: pd.DataFrame, has_context: bool) -> pd.DataFrame:
     """prompts.parquet of custom questions, in the shape of SDGBiasBench's: T1 is the question with
     its context, T5 without. A suite without contexts has T5 alone."""
-    none = pd.Series("", index=items.index, dtype=object)
-    contexts = {ContextTest.T1: items["context"].astype(object)} if has_context else {}
-    blocks = [
-        pd.DataFrame(
-            {
-                "task": Task.MCQ.value,
-                "item_id": items["item_id"],
-                "test": test.value,
-                "text": choice_texts(items, context),
-                "image_id": items["image_id"],
-                "candidates": option_lines(items)[1],
-            }
-        )
-        for test, context in {**contexts, ContextTest.T5: none}.items()
-    ]
-    frame = pd.concat(blocks, ignore_index=True)
-    texts = dict.fromkeys(("task", "test", "text", "image_id", "candidates"), "str")
-    return frame.astype(texts).sort_values(["item_id", "test"], kind="stable", ignore_index=True)
-
-
-def prompt_table(items: pd.DataFrame, task: Task) -> pa.Table:
-    """prompts.parquet of a task: one row per item x context test, sorted by item_id and test.
-
-    Columns: task, item_id, test, text (with the test's context; T5 has none), image_id, candidates.
-    The four views are not stored, because they follow: see view_cells.
-    """
-    items = items.sort_values("item_id", kind="stable", ignore_index=True)
-    tests, n = sorted(TESTS[task], key=lambda test: test.value), len(items)
-    tails = _tails(items, task)
-    texts = [_join(_heads(items, _context_of(items, task, test)), tails) for test in tests]
-    candidates = _options(items, "")[1] if task is Task.MCQ else pa.repeat(_text(DIGITS), n)
-    # item by item: in `texts` the tests of one item stand n rows apart
-    rows = pa.array(np.arange(len(tests) * n).reshape(len(tests), n).T.ravel())
-    each = pa.array(np.repeat(np.arange(n), len(tests)))
-    names = pa.array([test.value for test in tests], pa.large_string())
-    return pa.table(
-        {
-            "task": pa.repeat(_text(task.value), len(rows)),
-            "item_id": pa.array(items["item_id"].to_numpy()).take(each),
-            "test": names.take(pa.array(np.tile(np.arange(len(tests)), n))),
-            "text": pa.concat_arrays(texts).take(rows),
-            "image_id": _strings(items["image_id"]).take(each),
-            "candidates": candidates.take(each),
-        }
-    )
+    contexts = {ContextTest.T1: items["context"]} if has_context else {}
+    none = pd.Series("", index=items.index, dtype="str")
+    return _prompts(items, Task.MCQ, {**contexts, ContextTest.T5: none})
 
 
 def build_prompts(items: pd.DataFrame, task: Task) -> pd.DataFrame:
-    """prompt_table as a frame."""
-    return pd.DataFrame(prompt_table(items, task).to_pandas())
+    """prompts.parquet of the items of SDGBiasBench."""
+    contexts = {test: task_contexts(items, task, test) for test in TESTS[task]}
+    return _prompts(items, task, contexts)
+
+
+def prompt_table(items: pd.DataFrame, task: Task) -> pa.Table:
+    """build_prompts as an Arrow table."""
+    table = pa.Table.from_pandas(build_prompts(items, task), preserve_index=False)
+    return table.replace_schema_metadata(None)
 
 
 def view_cells(prompts: pd.DataFrame) -> pd.DataFrame:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
-from sdgbias.benchmark import build
-from tests.builders.quality import Tables, good_tables
+from sdgbias.benchmark import build, quality
+from tests.builders.quality import SUITES, Tables, good_tables, save
 
 
 @pytest.fixture(scope="session")
@@ -24,3 +25,13 @@ def good(small_benchmark: Path, tmp_path_factory: pytest.TempPathFactory) -> Tab
 @pytest.fixture
 def tables(good: Tables) -> Tables:
     return {name: frame.copy() for name, frame in good.items()}
+
+
+@pytest.fixture(scope="session")
+def passed(good: Tables, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A benchmark that has passed the gate. Not to be changed."""
+    folder = tmp_path_factory.mktemp("passed")
+    lost = pd.DataFrame({"table": "series", "rule": ["value-in-range"] * 3})
+    lost.to_parquet(folder / "quarantine.parquet")
+    quality.run_gate(save(good, folder), SUITES)
+    return folder

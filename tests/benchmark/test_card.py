@@ -305,14 +305,12 @@ def test_foreign_text_stays_in_its_cell(folder: Path) -> None:
 
 
 def test_an_imported_release_without_places_and_notes(folder: Path) -> None:
-    bare = mcq()[["cluster_id", "indicator", "answer", "pillar", "split"]].assign(pillar="")
-    put(folder / "items_mcq.parquet", bare)
-    put(
-        folder / "items_regression.parquet",
-        regression()[["cluster_id", "indicator", "answer", "pillar"]].iloc[:0],
-    )
-    put(folder / "clusters.parquet", clusters()[["cluster_id"]].assign(cname="", country=""))
-    put(folder / "images.parquet", images()[["cluster_id", "image_id"]])
+    unknown = {"cname": "", "country": "", "year": 0, "split_place": "", "modalities": ""}
+    gold = {"value": float("nan"), "value_year": 0, "source": "", "level": ""}
+    put(folder / "items_mcq.parquet", mcq().assign(**unknown, **gold, pillar=""))
+    put(folder / "items_regression.parquet", regression().iloc[:0])
+    put(folder / "clusters.parquet", clusters().assign(cname="", country=""))
+    put(folder / "images.parquet", images().assign(modalities=""))
     for name in (
         "items_notes.json",
         "series.parquet",

@@ -81,39 +81,32 @@ def test_a_sift_judges_what_is_at_hand(tables: Tables) -> None:
 # -- gate
 
 
-def test_a_good_benchmark_passes(
-    tables: Tables, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+def test_a_passed_gate_holds_until_a_table_or_a_rule_changes(
+    passed: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    report = quality.run_gate(save(tables, tmp_path), SUITES)
+    folder = Path(shutil.copytree(passed, tmp_path / "b"))
+    rules = Path(shutil.copytree(SUITES, tmp_path / "rules"))
+    assert quality.has_passed(folder, rules)
+    for path in (folder / "prompts.parquet", rules / "prompts.sql"):
+        before = path.read_bytes()
+        path.write_bytes(before + b"\n")
+        assert not quality.has_passed(folder, rules)
+        path.write_bytes(before)
+    assert quality.has_passed(folder, rules)
+    assert not quality.has_passed(folder, tmp_path / "nowhere")
 
-    assert set(report.counts) == set(quality.TABLES)
+    first = (folder / "quality.json").read_bytes()
+    (folder / "quality.json").unlink()
+    assert not quality.has_passed(folder, rules)
+    report = quality.run_gate(folder, SUITES)
+
+    assert report.path.read_bytes() == first, "same inputs, same bytes"
+    assert capfd.readouterr() == ("", ""), "no progress bars, no logging"
+    assert set(report.counts) == set(quality.TABLES) and report.warnings == []
     assert all(count == 0 for counts in report.counts.values() for count in counts.values())
-    assert report.warnings == []
-    first = report.path.read_bytes()
     written = json.loads(first)
     assert (written["passed"], written["split"]) == (True, "id")
     assert written["tables"]["items_mcq"]["skipped"] == {"split-by-place": "the split is by id"}
-    quality.run_gate(tmp_path, SUITES)
-    assert report.path.read_bytes() == first, "same inputs, same bytes"
-    assert capfd.readouterr() == ("", ""), "no progress bars, no logging"
-
-
-def test_a_passed_gate_holds_until_a_table_or_a_rule_changes(
-    tables: Tables, tmp_path: Path
-) -> None:
-    folder, rules = save(tables, tmp_path / "b"), tmp_path / "rules"
-    shutil.copytree(SUITES, rules)
-    assert not quality.has_passed(folder, rules)
-    quality.run_gate(folder, rules)
-    assert quality.has_passed(folder, rules)
-    before = (folder / "prompts.parquet").read_bytes()
-    (folder / "prompts.parquet").write_bytes(before + b" ")
-    assert not quality.has_passed(folder, rules)
-    (folder / "prompts.parquet").write_bytes(before)
-    assert quality.has_passed(folder, rules)
-    (rules / "prompts.sql").write_text((rules / "prompts.sql").read_text() + "\n")
-    assert not quality.has_passed(folder, rules)
-    assert not quality.has_passed(folder, tmp_path / "nowhere")
 
 
 #: What is wrong with a benchmark: its tables, or files of its folder; the rules that are asked.

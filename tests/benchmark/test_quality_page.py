@@ -9,7 +9,6 @@ import shutil
 from pathlib import Path
 from xml.etree import ElementTree
 
-import pandas as pd
 import pytest
 
 from sdgbias.benchmark import quality
@@ -33,11 +32,8 @@ def faulty(good: Tables, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_every_rule_says_what_it_asks_and_whether_it_held(good: Tables, tmp_path: Path) -> None:
-    lost = pd.DataFrame({"table": "series", "rule": ["value-in-range"] * 3})
-    lost.to_parquet(tmp_path / "quarantine.parquet")
-    quality.run_gate(save(good, tmp_path), SUITES)
-    text = page(tmp_path)
+def test_every_rule_says_what_it_asks_and_whether_it_held(passed: Path) -> None:
+    text = page(passed)
     assert "The benchmark passed its rules." in text
     for name in quality.TABLES:
         section = text.split(f'<h2 id="{name}">')[1].split("<h2")[0]

@@ -41,29 +41,17 @@ def picture(seed: int) -> bytes:
 
 def mcq(number: int, test: str) -> Record:
     context = "\nContext: Given: urban=Rural" if test in ("T1", "T2") else ""
-    options = "\nOptions: A. few; B. some; C. many\nVALID OPTIONS: A, B, C"
-    return {
-        "id": 10 * number,
-        "item_id": number,
-        "image": f"images/{number:02d}.png",
-        "question": f"Question: How many?{context}{options}",
-        "A": "few",
-        "B": "some",
-        "C": "many",
-        "answer": "ABC"[number % 3],
-        "indicator": "Stunting in children under 5",
-        "theirs": {"kept": [1, None]},
-    }
+    options = {"A": "few", "B": "some", "C": "many"}
+    shown = "\nOptions: A. few; B. some; C. many\nVALID OPTIONS: A, B, C"
+    ids = {"id": 10 * number, "item_id": number, "image": f"images/{number:02d}.png"}
+    question = {"question": f"Question: How many?{context}{shown}", **options}
+    theirs = {"indicator": "Stunting in children under 5", "theirs": {"kept": [1, None]}}
+    return {**ids, **question, "answer": "ABC"[number % 3], **theirs}
 
 
 def number(item: int, test: str) -> Record:
-    return {
-        "item_id": item,
-        "image": f"images/{item:02d}.png",
-        "question": "How heavy?",
-        "answer": 20.5 + item,
-        "target": "women_bmi",
-    }
+    question = {"item_id": item, "image": f"images/{item:02d}.png", "question": "How heavy?"}
+    return {**question, "answer": 20.5 + item, "target": "women_bmi"}
 
 
 @pytest.fixture
@@ -110,8 +98,20 @@ def edited(item: int, files: str = "mcq", **fields: Any) -> Change:
     return change
 
 
+def all_of(files: str, change: Callable[[str, Record], Record]) -> Change:
+    """Every record of the files whose name starts with `files`, changed."""
+    return lambda name, records: (
+        [change(name, r) for r in records] if (name.startswith(files)) else records
+    )
+
+
 def read(folder: Path, name: str) -> pd.DataFrame:
     return pd.read_parquet(folder / f"{name}.parquet")
+
+
+def prompt_of(folder: Path, task: str, test: str, item: int) -> str:
+    key = ["task", "test", "item_id"]
+    return str(read(folder, "prompts").set_index(key).sort_index()["text"][task, test, item])
 
 
 def left_out(folder: Path) -> dict[str, set[str]]:
@@ -181,31 +181,25 @@ def test_complete_questions_stay_and_bare_ones_are_completed(release: Make, out:
     done = import_(release(), out)
     assert done.files["mcq_T1"] == (N, "complete")
     assert done.files["regression_T2"] == (N, "bare")
-    prompts = read(out, "prompts").set_index(["task", "test", "item_id"])["text"]
-    assert prompts["mcq", "T1", 3] == mcq(3, "T1")["question"]
-    assert prompts["regression", "T5", 3].startswith("Question: How heavy?\nAnswer strictly")
+    assert prompt_of(out, "mcq", "T1", 3) == mcq(3, "T1")["question"]
+    bare = prompt_of(out, "regression", "T5", 3)
+    assert bare.startswith("Question: How heavy?\nAnswer strictly")
 
 
 def test_a_context_that_came_with_the_question_is_not_written_twice(
     release: Make, out: Path
 ) -> None:
-    def change(name: str, records: list[Record]) -> list[Record]:
-        for r in records if name.startswith("mcq") else []:
-            r["question"] = r["question"].split("\nOptions")[0].removeprefix("Question: ")
-            r["urban"] = "R"
-        return records
+    def without_options(name: str, r: Record) -> Record:
+        question = r["question"].split("\nOptions")[0].removeprefix("Question: ")
+        return {**r, "question": question, "urban": "R"}
 
-    done = import_(release(change), out)
-    assert done.files["mcq_T1"][1] == "with context"
-    assert done.files["mcq_T3"][1] == "bare"
-    prompts = read(out, "prompts").set_index(["task", "test", "item_id"])["text"]
-    assert prompts["mcq", "T1", 0].startswith(
-        "Question: How many?\nContext: Given: urban=Rural\nOptions: A. few; B. some; C. many\nVALID"
-    )
-    assert (
-        "Context: You may consider: asset_index, sanitation_index, urban\nOptions"
-        in prompts["mcq", "T4", 0]
-    )
+    done = import_(release(all_of("mcq", without_options)), out)
+    assert (done.files["mcq_T1"][1], done.files["mcq_T3"][1]) == ("with context", "bare")
+    options = "\nOptions: A. few; B. some; C. many\nVALID"
+    given = "Question: How many?\nContext: Given: urban=Rural"
+    assert prompt_of(out, "mcq", "T1", 0).startswith(given + options)
+    consider = "Context: You may consider: asset_index, sanitation_index, urban\nOptions"
+    assert consider in prompt_of(out, "mcq", "T4", 0)
 
 
 def test_a_dhs_cluster_id_tells_the_place(release: Make, out: Path) -> None:
@@ -309,26 +303,19 @@ def test_pictures_cut_short(release: Make, tmp_path: Path, out: Path) -> None:
 
 
 def test_faults_of_numbers(release: Make, out: Path) -> None:
-    def change(name: str, records: list[Record]) -> list[Record]:
-        if name.startswith("regression"):
-            records[1]["answer"] = "many"
-            records[2]["answer"] = float("1e999")
-        return records
+    wrong = {1: "many", 2: "Infinity"}  # json has no infinity
 
-    folder = release(change)
-    for path in (folder / "data").glob("regression*"):  # json has no infinity
-        path.write_text(path.read_text().replace("Infinity", '"Infinity"'))
-    import_(folder, out)
+    def change(name: str, r: Record) -> Record:
+        return {**r, "answer": wrong.get(r["item_id"], r["answer"])}
+
+    import_(release(all_of("regression", change)), out)
     assert left_out(out) == {"answer-not-a-number": {"1", "2"}}
 
 
 def test_a_record_without_an_id_and_one_said_twice(release: Make, out: Path) -> None:
     def change(name: str, records: list[Record]) -> list[Record]:
-        return (
-            [*records, records[0], {**records[1], "item_id": "1.5"}]
-            if name == "mcq_T1"
-            else records
-        )
+        more = [records[0], {**records[1], "item_id": "1.5"}]
+        return [*records, *more] if name == "mcq_T1" else records
 
     import_(release(change), out)
     assert left_out(out) == {"duplicate-record": {"0"}, "no-item-id": {f"mcq_T1 line {N + 2}"}}
@@ -338,21 +325,13 @@ def test_a_record_without_an_id_and_one_said_twice(release: Make, out: Path) -> 
 def test_texts_that_all_differ_are_not_compared(release: Make, out: Path) -> None:
     """A release whose context stands inside the question must not lose every item of that task to
     inconsistent-item."""
-
-    def change(name: str, records: list[Record]) -> list[Record]:
-        for r in records if name.startswith("mcq") else []:
-            r["question"] = f"In {name}: how many?"
-        if name == "regression_T2":
-            records[4]["question"] = "How light?"
-        return records
-
-    done = import_(release(change), out)
-    rows = read(out, "quarantine/release")
-    assert list(rows.itertuples(index=False, name=None)) == [
-        ("items_regression", "4", "inconsistent-item", "differs between files: question")
+    differing = all_of("mcq", lambda name, r: {**r, "question": f"In {name}: how many?"})
+    other = edited(4, "regression_T2", question="How light?")
+    done = import_(release(lambda name, records: other(name, differing(name, records))), out)
+    assert read(out, "quarantine/release").to_numpy().tolist() == [
+        ["items_regression", "4", "inconsistent-item", "differs between files: question"]
     ]
-    assert done.uncompared == ["mcq"]
-    assert notes(out)["questions_not_compared"] == ["mcq"]
+    assert done.uncompared == notes(out)["questions_not_compared"] == ["mcq"]
 
 
 def test_order_of_lines_changes_no_table(release: Make, tmp_path: Path) -> None:
@@ -405,23 +384,20 @@ def test_what_can_not_be_imported_is_one_line(
     assert not (out / "benchmark.json").exists()
 
 
-def test_a_folder_with_other_files_is_left_alone(release: Make, tmp_path: Path) -> None:
-    (tmp_path / "thesis.txt").write_text("mine")
-    with pytest.raises(UsageError, match="not empty"):
-        import_(release(), tmp_path)
-    assert (tmp_path / "thesis.txt").read_text() == "mine"
-
-
-def test_an_interrupted_import_is_taken_up_again(
+def test_an_interrupted_import_is_taken_up_again_and_other_files_are_left_alone(
     release: Make, tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = release()
-    import_(folder, tmp_path / "whole")
+    (tmp_path / "thesis.txt").write_text("kept")
+    with pytest.raises(UsageError, match="not empty"):
+        import_(folder, tmp_path)
+    assert (tmp_path / "thesis.txt").read_text() == "kept"
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(release_import, "build_card", Mock(side_effect=KeyboardInterrupt))
         import_(folder, out)
     assert not (out / "benchmark.json").exists()
     import_(folder, out)
+    import_(folder, tmp_path / "whole")
     assert tree(out) == tree(tmp_path / "whole")
 
 
@@ -455,24 +431,22 @@ def test_foreign_records_come_back_byte_for_byte(release: Make, tmp_path: Path, 
 def test_a_file_of_half_complete_questions_is_complete(
     release: Make, out: Path, bare: int, kind: str
 ) -> None:
-    def change(name: str, records: list[Record]) -> list[Record]:
-        for record in records[:bare] if name == "mcq_T5" else []:
-            record["question"] = "How many?"
-        return records
+    def change(name: str, r: Record) -> Record:
+        return {**r, "question": "How many?"} if r["item_id"] < bare else r
 
-    assert import_(release(change), out).files["mcq_T5"] == (N, kind)
+    assert import_(release(all_of("mcq_T5", change)), out).files["mcq_T5"] == (N, kind)
 
 
 def test_paths_become_distinct_clusters(release: Make, out: Path) -> None:
-    def change(name: str, records: list[Record]) -> list[Record]:
-        for at, path in enumerate(("images/a.png", "images/b.png", "images/b.jpg", "other/a.png")):
-            records[at]["image"] = path
-        return records
+    paths = ["images/a.png", "images/b.png", "images/b.jpg", "other/a.png"]
 
-    folder = release(change)
+    def change(name: str, r: Record) -> Record:
+        return {**r, "image": paths[r["item_id"]]} if r["item_id"] < len(paths) else r
+
+    folder = release(all_of("", change))
     (folder / "other").mkdir()
-    for name in ("images/a.png", "images/b.png", "images/b.jpg", "other/a.png"):
-        (folder / name).write_bytes(picture(len(name)))
+    for path in paths:
+        (folder / path).write_bytes(picture(len(path)))
     import_(folder, out)
     places = list(read(out, "items_mcq")["cluster_id"][:5])
     assert places == ["a", "images/b.png", "images/b.jpg", "other/a", "04"]

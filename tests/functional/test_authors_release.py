@@ -150,20 +150,6 @@ def test_the_authors_blank_picture_is_an_option(tmp_path: Path) -> None:
     assert card["text_view"] == "blank-image"
 
 
-def test_records_that_miss_fields_are_asked_all_the_same(tmp_path: Path) -> None:
-    write(tmp_path / "files", 12, 10)
-    for path in (tmp_path / "files" / "data").iterdir():
-        records = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-        for number, record in enumerate(records):
-            for name in ("split", "pillar", "indicator", "task_name", "num_options")[: number % 6]:
-                record.pop(name, None)
-        path.write_text("".join(json.dumps(r) + "\n" for r in records), "utf-8")
-
-    done = import_(tmp_path / "files", tmp_path / "benchmark")
-
-    assert done.items == {"mcq": 12, "regression": 10} and not done.quarantined
-
-
 def test_a_target_by_any_of_its_names_and_one_without_a_tolerance(tmp_path: Path) -> None:
     names = {
         0: ("under_5_mortality_rate", "under5_mort"),

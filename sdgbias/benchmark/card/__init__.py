@@ -23,7 +23,6 @@ from sdgbias.benchmark.card import figures, tracked
 from sdgbias.benchmark.card.readme import readme
 from sdgbias.errors import InputError
 from sdgbias.files import json_file, reading, write_atomically, write_json
-from sdgbias.raw.clusters import LABELS
 from sdgbias.types import PILLARS, QUARANTINE_COLUMNS
 
 #: Of a benchmark that is built from SustainBench, and of one that is built from `sdgbias sample`.
@@ -37,18 +36,11 @@ TABLES: dict[str, tuple[str, ...]] = {
     "items_regression": (),
     "prompts": (),
 }
+#: What the questions of both tasks have in common.
 _ITEM = (
     *("cluster_id", "cname", "country", "year", "pillar", "indicator"),
     *("split", "split_place", "review", "modalities"),
 )
-_READ: dict[str, tuple[str, ...]] = {
-    "clusters": ("cluster_id", "cname", "country", *LABELS),
-    "images": ("cluster_id", "image_id", "image_group", "n_parts", "modalities"),
-    "items_mcq": (*_ITEM, "answer", "value", "value_year", "source", "level"),
-    "items_regression": (*_ITEM, "target"),
-}
-_NUMBERS = {*LABELS, "year", "value", "value_year", "n_parts"}
-_NEEDED = {"cluster_id", "image_id", "indicator"}
 _BATCH = 65_536
 
 
@@ -57,20 +49,20 @@ def build_card(out: Path) -> dict[str, Any]:
     into the benchmark folder `out`; return the content of benchmark.json.
 
     Reads the tables of TABLES, series.parquet and reviews.json if present, items_notes.json,
-    origin.json and quarantine/*.parquet. Columns missing from an imported release count as unknown.
-    Raises InputError, StoreError.
+    origin.json and quarantine/*.parquet. Raises InputError, StoreError.
     """
     out = Path(out)
     origin = _json(out / "origin.json", needed=True)
     notes, reviews = _json(out / "items_notes.json"), _json(out / "reviews.json")
-    _merge_quarantine(out)
-    with _tables(out, notes) as con:
-        facts = figures.Facts(con, notes, origin, reviews)
-        try:
-            content = figures.figures(facts)
-        except duckdb.Error as error:
-            path, cause = _path(out, "clusters"), str(error).splitlines()[0]
-            raise InputError(f"{path}: can't be read ({cause}); {again(path)}") from None
+    try:
+        _merge_quarantine(out)
+        with _tables(out, notes) as con:
+            content = figures.figures(figures.Facts(con, notes, origin, reviews))
+    except duckdb.Error as error:
+        cause = str(error).splitlines()[0]
+        raise InputError(
+            f"{out}: a table can't be read ({cause}); build it again: sdgbias build --out {out}"
+        ) from None
     licence = SYNTHETIC_LICENCE if content["synthetic"] else LICENCE
     card = {"benchmark_id": benchmark_id(out), "licence": licence, **content}
     tracked.write(out, card)
@@ -95,8 +87,11 @@ def content_digest(path: Path, columns: Sequence[str] = ()) -> str:
     `columns`: those that count (default: all). Raises InputError for a column that is absent or
     holds neither text nor numbers.
     """
-    names = sorted(columns or _columns(path))
-    _columns(path, names)
+    with reading(path, again(path)):
+        present: list[str] = pq.read_schema(path).names
+    names = sorted(columns or present)
+    if lost := set(names) - set(present):
+        raise InputError(f"{path}: missing column(s) {', '.join(lost)}; {again(path)}")
     digest = hashlib.sha256(json.dumps(names).encode())
     with database(path.parent) as con:
         file = con.table_function("read_parquet", [str(path)])
@@ -145,43 +140,27 @@ def again(path: Path) -> str:
     return f"run the stage that makes it: sdgbias build --stage {stage} --out {path.parent}"
 
 
-def _columns(path: Path, needed: Sequence[str] = ()) -> list[str]:
-    """The columns of a Parquet file, `needed` among them. Raises InputError."""
-    with reading(path, again(path)):
-        names: list[str] = pq.read_schema(path).names
-    if lost := [column for column in needed if column not in names]:
-        raise InputError(f"{path}: missing column(s) {', '.join(lost)}; {again(path)}")
-    return names
-
-
 @contextmanager
 def _tables(out: Path, notes: Mapping[str, Any]) -> Iterator[duckdb.DuckDBPyConnection]:
-    """The tables as data/card.sql reads them: absent columns are '' or NULL, except those that the
-    card requires. Raises InputError."""
+    """The tables as data/card.sql reads them."""
     with database(out) as con:
-        for name, columns in _READ.items():
-            present = {column for column in columns if column in _NEEDED}
-            present |= {*_columns(_path(out, name), sorted(present))}
-            listed = ", ".join(_column(column, column in present) for column in columns)
-            con.execute(f"CREATE VIEW {name} AS SELECT {listed} FROM {_file(out, name)}")
+        for name in TABLES:
+            with reading(_path(out, name), again(_path(out, name))) as path:
+                con.read_parquet(str(path)).create_view(name)
         both = ", ".join(_ITEM)
         con.execute(
             f"CREATE VIEW items AS SELECT 'mcq' AS task, {both} FROM items_mcq"
             f" UNION ALL SELECT 'regression', {both} FROM items_regression"
         )
-        _columns(_path(out, "prompts"), ["task", "test", "text"])
-        con.execute(f"CREATE VIEW prompts AS FROM {_file(out, 'prompts')}")
-        # an imported release has no series
-        series = "(SELECT '' AS series, '' AS source LIMIT 0)"
-        if _path(out, "series").is_file():
-            _columns(_path(out, "series"), ["series", "source"])
-            series = _file(out, "series")
-        con.execute(f"CREATE VIEW series AS SELECT series, source FROM {series}")
-        con.execute(
-            f"""CREATE VIEW quarantine AS SELECT "table", rule,
-                  if(starts_with("table", 'items_'), regexp_replace(key, '^.*[|]', ''), '') AS what,
-                  count(*) AS n FROM {_file(out, "quarantine")} GROUP BY ALL"""
-        )
+        series = con.sql("SELECT '' AS series, '' AS source WHERE false")  # of a release
+        if (path := _path(out, "series")).is_file():
+            series = con.read_parquet(str(path)).project("series, source")
+        series.create_view("series")
+        con.read_parquet(str(_path(out, "quarantine"))).aggregate(
+            """"table", rule,
+            if(starts_with("table", 'items_'), regexp_replace(key, '^.*[|]', ''), '') AS what,
+            count(*) AS n"""
+        ).create_view("quarantine")
         usable = {slug: sum(n.values()) for slug, n in (notes.get("coverage") or {}).items()}
         slugs, numbers = pa.array(usable, pa.string()), pa.array(usable.values(), pa.int64())
         con.register("coverage", pa.table({"indicator": slugs, "usable": numbers}))
@@ -189,36 +168,16 @@ def _tables(out: Path, notes: Mapping[str, Any]) -> Iterator[duckdb.DuckDBPyConn
         yield con
 
 
-def _quoted(path: Path) -> str:
-    return "'" + str(path).replace("'", "''") + "'"
-
-
-def _file(out: Path, name: str) -> str:
-    return f"read_parquet({_quoted(_path(out, name))})"
-
-
-def _column(name: str, present: bool) -> str:
-    if name in _NUMBERS:
-        value = f"nullif(TRY_CAST({name} AS DOUBLE), 'NaN'::DOUBLE)" if present else "NULL::DOUBLE"
-    else:
-        value = f"coalesce({name}::VARCHAR, '')" if present else "''"
-    return f"{value} AS {name}"
-
-
 def _merge_quarantine(out: Path) -> None:
-    """quarantine.parquet: the rows of quarantine/*.parquet, by file and in their order. Raises
-    InputError."""
-    parts = sorted((out / "quarantine").glob("*.parquet"))
-    listed = ", ".join(f'"{name}"::VARCHAR AS "{name}"' for name in QUARANTINE_COLUMNS)
-    blank = ", ".join(f"'' AS \"{name}\"" for name in QUARANTINE_COLUMNS)
-    for path in parts:
-        _columns(path, QUARANTINE_COLUMNS)
+    """quarantine.parquet: the rows of quarantine/*.parquet, by file and in their order."""
+    parts = sorted(map(str, (out / "quarantine").glob("*.parquet")))
+    texts = ", ".join(f'"{name}"::VARCHAR AS "{name}"' for name in QUARANTINE_COLUMNS)
+    none = ", ".join(f'NULL AS "{name}"' for name in QUARANTINE_COLUMNS)
     with database(out) as con:
-        read = [f"SELECT {listed} FROM read_parquet({_quoted(path)})" for path in parts]
-        rows = con.sql(" UNION ALL ".join([f"SELECT {blank} WHERE false", *read]))
+        rows = con.read_parquet(parts) if parts else con.sql(f"SELECT {none} WHERE false")
         write_atomically(
             _path(out, "quarantine"),
-            lambda part: rows.write_parquet(str(part), compression="zstd"),
+            lambda part: rows.project(texts).write_parquet(str(part), compression="zstd"),
         )
 
 

@@ -142,7 +142,7 @@ def _shown(
     rows = items[items.index.isin(sample.index)].join(index[["n_parts", "photo_id"]], on="image_id")
     if rows.empty:
         return []
-    rows["context"] = _contexts(rows, test)
+    rows["context"] = prompts.task_contexts(rows, task, test)
     rows["n_parts"] = rows["n_parts"].fillna(0).astype(int)
     texts = rows.select_dtypes(exclude="number").columns
     rows[texts] = rows[texts].fillna("")
@@ -150,12 +150,6 @@ def _shown(
         (key, _item(key, row, task, test))
         for key, row in zip(rows.index, rows.to_dict("records"), strict=True)
     ]
-
-
-def _contexts(rows: pd.DataFrame, test: ContextTest) -> pd.Series:
-    groups = rows.groupby("target", sort=True) if "target" in rows else [("", rows)]
-    lines = [prompts.context_lines(part, test, str(target)) for target, part in groups]
-    return pd.concat(lines).reindex(rows.index)
 
 
 def _item(key: str, row: dict[Any, Any], task: Task, test: ContextTest) -> dict[str, Any]:
