@@ -4,6 +4,7 @@ questions."""
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -62,27 +63,42 @@ def sample(
 
     Places have SustainBench's layout, and their images carry the signal that is asked about.
     """
-    if suite == "people":
-        from sdgbias.raw.synthetic.schematic_people import write_people_sample
+    writers = {
+        "places": partial(_sample_places, clusters, comma_list(countries) or None, images),
+        "people": partial(_sample_people, people),
+        "questions": _sample_questions,
+    }
+    folder, written, onward = writers[suite](out, seed)
+    typer.echo(f"{folder}: {written}. Next: sdgbias {onward}")
 
-        out = out or PEOPLE_RAW
-        persons = write_people_sample(out, people, seed, update)
-        written = f"{people} schematic pictures, {persons} persons annotated"
-        onward = f"people build --raw {out}"
-    elif suite == "questions":
-        from sdgbias.raw.synthetic.own_questions import write_example
 
-        out = out or QUESTIONS
-        written, onward = f"{write_example(out, seed, update)} questions", f"suite check {out}"
-    else:
-        from sdgbias.raw.synthetic import write_sample
+def _sample_places(
+    clusters: int, countries: list[str] | None, images: bool, out: Path | None, seed: int
+) -> tuple[Path, str, str]:
+    """Folder, what was written, and the next command; the same of the two below."""
+    from sdgbias.raw.synthetic import write_sample
 
-        out = out or DEFAULT_RAW
-        write_sample(out, clusters, seed, comma_list(countries) or None, images, update)
-        written = f"{clusters} synthetic clusters"
-        more = "" if images else " --no-images"
-        onward = f"build --raw {out} --indicators {out}/indicators{more}"
-    typer.echo(f"{out}: {written}. Next: sdgbias {onward}")
+    out = out or DEFAULT_RAW
+    write_sample(out, clusters, seed, countries, images, update)
+    more = "" if images else " --no-images"
+    onward = f"build --raw {out} --indicators {out}/indicators{more}"
+    return out, f"{clusters} synthetic clusters", onward
+
+
+def _sample_people(people: int, out: Path | None, seed: int) -> tuple[Path, str, str]:
+    from sdgbias.raw.synthetic.schematic_people import write_people_sample
+
+    out = out or PEOPLE_RAW
+    persons = write_people_sample(out, people, seed, update)
+    written = f"{people} schematic pictures, {persons} persons annotated"
+    return out, written, f"people build --raw {out}"
+
+
+def _sample_questions(out: Path | None, seed: int) -> tuple[Path, str, str]:
+    from sdgbias.raw.synthetic.own_questions import write_example
+
+    out = out or QUESTIONS
+    return out, f"{write_example(out, seed, update)} questions", f"suite check {out}"
 
 
 @app.command(
