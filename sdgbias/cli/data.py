@@ -4,6 +4,7 @@ questions."""
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 PEOPLE_RAW, PEOPLE = Path("data/people/raw"), Path("data/people/benchmark")
 QUESTIONS = Path("data/questions")
+#: (folder or None, seed) -> (folder, what was written, next command)
+SampleWriter = Callable[[Path | None, int], tuple[Path, str, str]]
 
 
 @app.command(rich_help_panel=DATA, epilog="Example: sdgbias sample --out my/raw --clusters 40")
@@ -63,7 +66,7 @@ def sample(
 
     Places have SustainBench's layout, and their images carry the signal that is asked about.
     """
-    writers = {
+    writers: dict[str, SampleWriter] = {
         "places": partial(_sample_places, clusters, comma_list(countries) or None, images),
         "people": partial(_sample_people, people),
         "questions": _sample_questions,
@@ -75,7 +78,6 @@ def sample(
 def _sample_places(
     clusters: int, countries: list[str] | None, images: bool, out: Path | None, seed: int
 ) -> tuple[Path, str, str]:
-    """Folder, what was written, and the next command; the same of the two below."""
     from sdgbias.raw.synthetic import write_sample
 
     out = out or DEFAULT_RAW
