@@ -268,7 +268,7 @@ def test_a_model_is_compared_with_the_other_engines_of_its_weights() -> None:
         (["api"], UsageError, "m: backend api can't serve .* hf does; valid: vllm, or another"),
         (["nobody"], RegistryError, "unknown model 'nobody'"),
         (["m"], UsageError, "itself"),
-        ([], RegistryError, r"m\.yaml: parity is 'vllm'; valid: a list"),
+        ([], RegistryError, r"m\.yaml: options: parity is 'vllm'; valid: a list"),
     ],
 )
 def test_what_a_model_can_not_be_compared_with_is_refused(
