@@ -52,6 +52,16 @@ def test_a_good_row_keeps_its_values(tmp_path: Path) -> None:
     assert clusters["year"].dtype == clusters["adm1dhs"].dtype == np.int32
 
 
+def test_semicolons_bring_decimal_commas(tmp_path: Path) -> None:
+    """As spreadsheets of many languages save the table."""
+    clusters, _ = read(tmp_path, GOOD)
+    path = tmp_path / "dhs_final_labels.csv"
+    pd.DataFrame([GOOD]).replace(r"\.", ",", regex=True).to_csv(path, sep=";", index=False)
+    with_commas, lost = read_clusters(tmp_path)
+    assert lost.empty
+    pd.testing.assert_frame_equal(clusters, with_commas)
+
+
 def test_missing_is_unknown_and_not_an_error(tmp_path: Path) -> None:
     columns = (*LABELS, "lat", "lon", "urban", "adm1dhs")
     blanks = enumerate(("", "  ", "nan", "NA"), start=1)
