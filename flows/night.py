@@ -40,6 +40,7 @@ SCHEDULED = "auto-scheduled"  # Prefect's tag for runs created by a schedule
 # name of the final state of a night that completed but found a regression
 BREACH = "Breach"
 STARTS = 4  # of one night without a person: one that crashes each time must end
+WAITS = (0.0, 5.0, 30.0)  # seconds before each try to have Prefect begin a task run
 AGAIN = timedelta(minutes=5)  # after a crash
 #: Work pools take as many models at a time as their limits say; each worker has its GPU.
 POOLS = gpus.GpuHost(most=1_000)
@@ -96,15 +97,20 @@ def close(name: str, options: NightOptions, night: Night) -> State[records.StepR
 
 
 def result_of(run: Callable[[], State[Any]]) -> object:
-    """What a task run returned or raised. An error of Prefect's around it (its server stays away
-    longer than its client tries, PREFECT_CLIENT_MAX_RETRIES) says nothing about a model. Raises
-    Stopped."""
-    try:
-        result = run().result(raise_on_failure=False)
-    except process.Stopped:
-        raise
-    except Exception as error:
-        return Unbegun(f"Prefect: {type(error).__name__}: {error}")
+    """What a task run returned or raised, or the last error of Prefect's around it. The latter says
+    that the server is gone, or slow (no concurrency slot acquired), and nothing about a model. So
+    the task is begun again; work that was done is found done. Raises Stopped."""
+    for wait in WAITS:
+        process.pause(wait)
+        try:
+            state = run()
+        except process.Stopped:
+            raise
+        except Exception as error:
+            result: object = Unbegun(f"Prefect: {type(error).__name__}: {error}")
+        else:
+            result = state.result(raise_on_failure=False)
+            break
     if isinstance(result, process.Stopped):
         raise result
     return result

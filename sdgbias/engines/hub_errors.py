@@ -86,12 +86,18 @@ def _never(spec: ModelSpec, folder: Path | None, error: BaseException) -> str:
             f" {f'model type {kind[1]}' if kind else 'this model type'}; a newer one may:"
             " pip install --upgrade transformers"
         )
+    if re.search(r"instantiate the backend tokenizer|`tiktoken` is required", text):
+        if folder is None or (folder / "tokenizer.model").is_file():
+            return "it has no tokenizer.json; to read tokenizer.model: pip install sentencepiece"
+        return "no tokenizer.json in it; save the tokenizer too: tokenizer.save_pretrained(FOLDER)"
     package = _PACKAGE.search(text)
     if package and isinstance(error, ImportError):
         name = next(filter(None, package.groups())).lower()
+        # what torchvision asks for would replace a torch for CPUs by that for CUDA
+        wanted = "--no-deps torchvision" if name == "torchvision" else name
         return (
             f"it needs the package {name}, which is not installed here:"
-            f" pip install --constraint constraints.txt {name}"
+            f" pip install --constraint constraints.txt {wanted}"
         )
     return ""
 

@@ -109,7 +109,15 @@ def unchanged(job: Job, now: datetime) -> JobOutcome | None:
     """'unchanged' for a job with a finished run (Job.run_id), which needs no process; else None."""
     if not job.run_id:
         return None
-    return outcome_of(job, now, outcome=UNCHANGED, run_id=job.run_id)
+    outcome = PUBLISHED if job.run_id in published_tonight(job) else UNCHANGED
+    return outcome_of(job, now, outcome=outcome, run_id=job.run_id)
+
+
+def published_tonight(job: Job) -> set[str]:
+    """Runs that attempts of an earlier start of this night published, of which a killed night could
+    not learn."""
+    outcomes = [json_object(file) for file in _outcome_files(job)]
+    return {str(one.get("run_id")) for one in outcomes if one.get("outcome") == PUBLISHED}
 
 
 def unplanned(night: str, skipped: Skipped, now: datetime) -> JobOutcome:
@@ -146,6 +154,10 @@ def outcome_file(job: Job, number: int) -> Path:
     return job.log.with_name(f"{job.log.stem}.{number}.json")
 
 
+def _outcome_files(job: Job) -> list[Path]:
+    return list(job.log.parent.glob(f"{job.log.stem}.[0-9]*.json"))
+
+
 def attempt(
     job: Job,
     results: Path,
@@ -160,8 +172,9 @@ def attempt(
     raise."""
     began = datetime.now(UTC)
     job.log.parent.mkdir(parents=True, exist_ok=True)
-    for stale in job.log.parent.glob(f"{job.log.stem}.{'[0-9]*' if number == 1 else number}.json"):
-        stale.unlink()
+    published = published_tonight(job)
+    for stale in _outcome_files(job) if number == 1 else [outcome_file(job, number)]:
+        stale.unlink(missing_ok=True)
     environment = {
         "SDGBIAS_REGISTRY": str(job.root),
         progress.TASK: job.name,
@@ -189,6 +202,8 @@ def attempt(
         )
     facts = _classified(job, ended, json_object(outcome_file(job, number)))
     facts |= _how_far(job, facts, stages)
+    if facts.get("run_id") in published:
+        facts["outcome"] = PUBLISHED
     outcome = outcome_of(
         job,
         began,

@@ -227,6 +227,9 @@ HUB: dict[str, Exception] = {
     "a package": ImportError("Package `num2words` is required to run SmolVLM processor."),
     "a module": ModuleNotFoundError("No module named 'timm.data'"),
     "a library": ImportError("ParakeetFeatureExtractor requires the librosa library. But that"),
+    # without sentencepiece transformers takes a tokenizer.model for a file of tiktoken
+    "tiktoken": ValueError("`tiktoken` is required to read a `tiktoken` file."),
+    "sentencepiece": ValueError("Couldn't instantiate the backend tokenizer from one of:\n(1) a"),
     "anything else": ValueError("Could not load any class"),
 }
 

@@ -29,8 +29,11 @@ def test_given_an_outcome_then_it_is_that_of_the_process(tmp_path: Path) -> None
     assert outcome.log == "nights/2026-11-21T0130/logs/m-sdg.log"
     assert "scoring" in one.log.read_text()
     unchanged = stub("tell(run_id='m-1', outcome='unchanged')")
-    assert attempt.attempt(one, results, argv=unchanged).outcome == "unchanged"
-    finished = attempt.unchanged(replace(one, run_id="m-0"), datetime.now(UTC))
+    again = attempt.attempt(one, results, argv=unchanged)
+    assert again.outcome == "published", "in this night, before it was killed and started again"
+    other = replace(one, log=one.log.with_name("m-people.log"))
+    assert attempt.attempt(other, results, argv=unchanged).outcome == "unchanged"
+    finished = attempt.unchanged(replace(other, run_id="m-0"), datetime.now(UTC))
     assert finished is not None
     assert (finished.outcome, finished.run_id, finished.attempts) == ("unchanged", "m-0", 0)
 

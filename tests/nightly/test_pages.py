@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.states import Completed
 
 from flows import night, pages, score
 from sdgbias import progress
@@ -37,9 +38,12 @@ def test_given_a_models_log_then_it_is_passed_on_without_secrets(
         assert lines[-len(expected) :] == expected
 
 
-def test_given_a_server_that_is_gone_then_it_is_no_failure_of_a_model(tmp_path: Path) -> None:
+def test_given_a_server_that_is_gone_then_it_is_no_failure_of_a_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nobody listens at its address: a model at work goes on; a run of a deployment, or a task run,
     can't be begun."""
+    monkeypatch.setattr(night, "WAITS", (0.0, 0.0))
     one, results = job(tmp_path), tmp_path / "results" / "r.duckdb"
 
     def ask_the_server() -> str:
@@ -55,6 +59,20 @@ def test_given_a_server_that_is_gone_then_it_is_no_failure_of_a_model(tmp_path: 
     assert (unbegun.outcome, unbegun.kind) == ("failed", "Interrupted")
     assert "Prefect: RuntimeError: Failed to reach API" in unbegun.message
     assert not attempt.failure("Interrupted").model and attempt.failure("Interrupted").tries == 2
+
+
+def test_given_a_task_run_that_prefect_could_not_begin_then_it_is_begun_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(night, "WAITS", (0.0, 0.0, 0.0))
+    answers = [RuntimeError("Unable to acquire concurrency slots")] * 2
+
+    def run() -> object:
+        if answers:
+            raise answers.pop()
+        return Completed(data="done")
+
+    assert night.result_of(run) == "done"  # type: ignore[arg-type]
 
 
 SETTINGS = """
