@@ -214,7 +214,6 @@ def changed_suite(tmp_path: Path, entry: Any) -> Path:
 
 SUITE_FAULTS: dict[str, dict[str, Any]] = {
     "type": {"type": "expect_column_values_to_be_pretty"},
-    "argument": {"kwargs": {"column": "n_parts", "mostly": 0.9}},
     "column": {"kwargs": {"column": "ok_unheard"}},
     "severity": {"meta": {"rule": "x", "severity": "fatal", "message": "x"}},
     "rule given twice": {"meta": {"rule": "columns-present", "severity": "gate", "message": "x"}},
@@ -251,6 +250,23 @@ def test_a_table_that_can_not_be_judged_is_refused(
     tables["clusters"]["water_index"] = "many"
     with refusal("a column of another type"):
         check("clusters", tables, tmp_path)
+
+
+def test_a_rule_of_another_type_is_judged_by_great_expectations(
+    good: Tables, tmp_path: Path
+) -> None:
+    """DuckDB has no condition for it, and it isn't passed over."""
+    mean = {
+        "type": "expect_column_mean_to_be_between",
+        "kwargs": {"column": "n_parts", "max_value": 0.5},
+        "meta": {"rule": "few-parts", "severity": "warn", "message": "few parts"},
+    }
+
+    verdict = quality.check("images", good["images"], changed_suite(tmp_path, mean), good)
+
+    [finding] = verdict.findings
+    assert (finding.rule, finding.count) == ("few-parts", 1)
+    assert finding.message == "few parts (observed 1.0)"
 
 
 def test_suites_are_found(

@@ -101,8 +101,9 @@ def check(
     makes a rule impossible to evaluate: no rule is skipped silently.
     """
     suites = suites or find_suites()
-    available = Available(tables or {}, split, imported)
-    return judge_rows(load_rules(table, suites), rows, available, suites)
+    suite = load_rules(table, suites)
+    verdict = judge_rows(suite, rows, Available(tables or {}, split, imported), suites)
+    return validate(suite, verdict, columns_of(rows))[0] if verdict.left else verdict
 
 
 def sift(

@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from sdgbias.benchmark.quality.relations import FUNCTIONS, RELATIONS, Table
 from sdgbias.benchmark.quality.rules import QualityRule, RuleSet, load_rules
 from sdgbias.benchmark.quality.stored import STORED
-from sdgbias.errors import InputError, one_of
+from sdgbias.errors import InputError
 from sdgbias.raw.images.shards import PENDING
 from sdgbias.types import QUARANTINE_COLUMNS
 
@@ -86,9 +86,10 @@ class TableVerdict:
     """The result of checking N rows of one table against its rules.
 
     ``counts``: every evaluated rule -> broken rows. ``skipped``: rule -> why it wasn't evaluated.
-    ``flags``: rule -> the numbers of the rows that break it. ``columns``: those that stock
-    expectations are about. ``rows_ok``: (N,) bool, False where a quarantine rule is broken.
-    ``quarantine``: table, key, rule, detail; one line per row and broken quarantine rule.
+    ``left``: rules that only Great Expectations can judge. ``flags``: rule -> the numbers of the
+    rows that break it. ``columns``: those that stock expectations are about. ``rows_ok``: (N,)
+    bool, False where a quarantine rule is broken. ``quarantine``: table, key, rule, detail; one
+    line per row and broken quarantine rule.
     """
 
     table: str
@@ -97,6 +98,7 @@ class TableVerdict:
     counts: dict[str, int]
     skipped: dict[str, str]
     rows_ok: np.ndarray
+    left: tuple[QualityRule, ...] = ()
     flags: Mapping[str, np.ndarray] = field(default_factory=dict)
     columns: pd.DataFrame = field(default_factory=pd.DataFrame)
     quarantine: pd.DataFrame = field(
@@ -114,7 +116,7 @@ def columns_of(rows: Table) -> list[str]:
 
 def judge_rows(suite: RuleSet, rows: Table, available: Available, suites: Path) -> TableVerdict:
     """Evaluate the rules of a suite on a table. Rules that need what isn't available are skipped,
-    with the reason.
+    with the reason; rules of types that DuckDB has no condition for are ``left``.
 
     Raises InputError where a rule can't be evaluated on these columns.
     """
@@ -135,7 +137,7 @@ def judge_rows(suite: RuleSet, rows: Table, available: Available, suites: Path) 
     flags, names, columns = evaluate(rows, suite, rules, available, suites)
     findings = []
     lost = [pd.DataFrame(columns=QUARANTINE_COLUMNS)]
-    for rule in (rule for rule in rules if len(flags[rule.name])):
+    for rule in (rule for rule in rules if len(flags.get(rule.name, ()))):
         numbers = flags[rule.name]
         keys = names[numbers]
         examples = tuple(sorted(keys)[:_SHOWN])
@@ -151,6 +153,7 @@ def judge_rows(suite: RuleSet, rows: Table, available: Available, suites: Path) 
         {shape.name: 0} | {name: len(numbers) for name, numbers in flags.items()},
         skipped,
         rows_ok,
+        tuple(rule for rule in rules if rule.name not in flags),
         flags,
         columns,
         pd.concat(lost, ignore_index=True)
@@ -163,9 +166,9 @@ def evaluate(
     rows: Table, suite: RuleSet, rules: Sequence[QualityRule], available: Available, suites: Path
 ) -> tuple[dict[str, np.ndarray], pd.Series, pd.DataFrame]:
     """(rule -> sorted numbers of the rows that break it, the keys of these rows with parts joined
-    by '/', the columns that stock expectations are about, with text as categories). Raises
-    InputError."""
-    conditions = {rule.name: _condition(rule, suite.table) for rule in rules}
+    by '/', the columns that stock expectations are about, with text as categories) for those
+    ``rules`` that DuckDB can evaluate: see CONDITIONS. Raises InputError."""
+    conditions = {rule.name: sql for rule in rules if (sql := _condition(rule))}
     stock = [*dict.fromkeys(name for rule in rules for name in rule.columns)]
     key = [name for name in suite.key if name in columns_of(rows)]
     words = _words(" ".join([*suite.definitions, *conditions.values()])) | {*stock, *key}
@@ -179,8 +182,8 @@ def evaluate(
             frame = columns.to_pandas(strings_to_categorical=True)
     except (duckdb.Error, pa.ArrowException) as error:
         raise InputError(
-            f"{suite.table}: its rules can't be evaluated ({str(error).splitlines()[0]}); correct"
-            " them in expectations/, or build the table again: sdgbias build"
+            f"{suite.table}: rules or columns don't have the types of the benchmark"
+            f" ({str(error).splitlines()[0]}); build it again: sdgbias build"
         ) from None
     flags = {
         name: np.unique(broken["row_no"][~broken[f"ok{i}"]]) for i, name in enumerate(conditions)
@@ -197,8 +200,12 @@ def _broken(
     views = con.execute("SELECT view_name FROM duckdb_views() WHERE view_name = 'judged'")
     view = "judged" if views.fetchone() else "rows"
     flags = [f"({sql}) IS TRUE AS ok{i}" for i, sql in enumerate(conditions.values())]
-    listed = ", ".join(["row_no", *flags])
-    con.execute(f"CREATE TEMP TABLE flags AS SELECT {listed} FROM {view} r")
+    try:
+        listed = ", ".join(["row_no", *flags])
+        con.execute(f"CREATE TEMP TABLE flags AS SELECT {listed} FROM {view} r")
+    except duckdb.BinderException:
+        _name_rule(con, conditions, view, table)
+        raise
     if con.execute("FROM rows ANTI JOIN flags USING (row_no)").fetchone():
         raise InputError(
             f"expectations/{table}.sql: view judged lacks rows; it has to give every row of the"
@@ -209,6 +216,21 @@ def _broken(
     return con.execute(
         f"SELECT flags.*, {named} AS key FROM flags JOIN rows USING (row_no) WHERE NOT ({every})"
     ).fetchnumpy()
+
+
+def _name_rule(
+    con: duckdb.DuckDBPyConnection, conditions: Mapping[str, str], view: str, table: str
+) -> None:
+    """Raises InputError for the first rule that these columns don't allow."""
+    for name, sql in conditions.items():
+        try:
+            con.execute(f"EXPLAIN SELECT {sql} FROM {view} r")
+        except duckdb.BinderException as error:
+            detail = str(error).splitlines()[0].rstrip("!")
+            raise InputError(
+                f"{table}: rule {name} can't be evaluated: {detail}; correct the rule, or build the"
+                " table again: sdgbias build"
+            ) from None
 
 
 # ----------------------------------------------------------------------
@@ -239,7 +261,8 @@ def _once(columns: str) -> str:
 
 
 #: Type of a stock expectation -> (its condition on a column's value, given its arguments). Missing
-#: values fulfil every condition but that of not being missing.
+#: values fulfil every condition but that of not being missing. Other types are left to Great
+#: Expectations.
 CONDITIONS: dict[str, Callable[[str, Mapping[str, Any]], str]] = {
     "expect_column_values_to_be_in_set": lambda column, given: (
         f"{column} IN ({', '.join(map(_literal, given['value_set']))})"
@@ -256,20 +279,17 @@ CONDITIONS: dict[str, Callable[[str, Mapping[str, Any]], str]] = {
     "expect_column_values_to_not_be_null": lambda column, given: f"{column} IS NOT NULL",
 }
 _NOT_NULL = "expect_column_values_to_not_be_null"
-#: Arguments that the conditions know.
+#: Arguments that the conditions know; an expectation with others is left to Great Expectations.
 _ARGUMENTS = {"column", "column_list", "value_set", "min_value", "max_value", "regex"}
 
 
-def _condition(rule: QualityRule, table: str) -> str:
-    """A rule as a condition on a row. Raises InputError for an unknown type or argument."""
+def _condition(rule: QualityRule) -> str:
+    """A rule as a condition on a row; '' for a stock expectation that is left."""
     if rule.sql:
         selects = rule.sql.upper().startswith(("SELECT", "FROM", "WITH"))
         return f"row_no NOT IN ({rule.sql})" if selects else rule.sql
-    place = f"expectations/{table}.json: rule {rule.name}"
-    if rule.type not in CONDITIONS:
-        raise InputError(f"{place}: {one_of('type', rule.type, CONDITIONS)}")
-    if unknown := set(rule.arguments) - _ARGUMENTS:
-        raise InputError(f"{place}: {one_of('argument', min(unknown), sorted(_ARGUMENTS))}")
+    if rule.type not in CONDITIONS or not set(rule.arguments) <= _ARGUMENTS:
+        return ""
     column = _listed(rule.columns)
     sql = CONDITIONS[rule.type](column, rule.arguments)
     is_plain = rule.type == _NOT_NULL or "column" not in rule.arguments

@@ -63,11 +63,21 @@ def validate(
     counts: dict[str, int] = {}
     findings = []
     for rule in judged:
+        if rule.name not in by_rule:  # it can drop an expectation silently
+            raise InputError(
+                f"expectations/{suite.table}.json: rule {rule.name} wasn't judged; check its type"
+                " and arguments"
+            )
         outcome = by_rule[rule.name]
         counts[rule.name] = count = _count(suite.table, rule, outcome)
-        if count:
-            alone = BrokenRule(rule.name, rule.severity, count, (), rule.message)
-            findings.append(replace(examples.get(rule.name, alone), count=count))
+        finding = examples.get(rule.name) or BrokenRule(
+            rule.name,
+            rule.severity,
+            count,
+            tuple(map(str, outcome.result.get("partial_unexpected_list") or ())),
+            rule.message + _observed(outcome.result),
+        )
+        findings += [replace(finding, count=count)] if count else []
     verdict = replace(verdict, counts=counts, findings=tuple(findings))
     return verdict, _stable(result.to_json_dict())
 
@@ -104,7 +114,15 @@ def _expectation(rule: QualityRule) -> dict[str, Any]:
 def _run(table: str, frame: pd.DataFrame, rules: Sequence[QualityRule], docs: Path | None) -> Any:
     """The validation results of one table."""
     library, context, frames = _library()
-    suite = library.ExpectationSuite(name=table, expectations=[_expectation(r) for r in rules])
+    try:
+        suite = library.ExpectationSuite(
+            name=table, expectations=[_expectation(rule) for rule in rules]
+        )
+    except Exception as error:
+        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(
+            f"expectations/{table}.json: {why}; valid: expectation types of Great Expectations"
+        ) from None
     definition = library.ValidationDefinition(
         name=table, data=frames, suite=context.suites.add_or_update(suite)
     )
@@ -142,7 +160,7 @@ def _actions(context: Any, docs: Path | None) -> list[Any]:
 
 def _count(table: str, rule: QualityRule, outcome: Any) -> int:
     """Rows that break a rule; 1 for a broken rule about the whole table."""
-    if outcome.success:
+    if outcome.success or outcome.result.get("observed_value", 0) is None:  # a statistic of no rows
         return 0
     if outcome.result.get("unexpected_count"):
         return int(outcome.result["unexpected_count"])
@@ -155,6 +173,15 @@ def _count(table: str, rule: QualityRule, outcome: Any) -> int:
         f"{table}: rule {rule.name} can't be judged: {(failed or ['no reason given'])[0]}; build it"
         " again: sdgbias build"
     )
+
+
+def _observed(result: Mapping[str, Any]) -> str:
+    if "observed_value" not in result:
+        return ""
+    missing = result.get("details", {}).get("mismatched", {}).get("missing")
+    if missing:
+        return f" (missing: {', '.join(missing)})"
+    return f" (observed {result['observed_value']})"
 
 
 def _stable(value: Any) -> Any:
