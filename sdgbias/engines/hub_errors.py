@@ -91,7 +91,7 @@ def _never(spec: ModelSpec, folder: Path | None, error: BaseException) -> str:
             return "it has no tokenizer.json; to read tokenizer.model: pip install sentencepiece"
         return "no tokenizer.json in it; save the tokenizer too: tokenizer.save_pretrained(FOLDER)"
     package = _PACKAGE.search(text)
-    if package and isinstance(error, ImportError):
+    if package:
         name = next(filter(None, package.groups())).lower()
         # what torchvision asks for would replace a torch for CPUs by that for CUDA
         wanted = "--no-deps torchvision" if name == "torchvision" else name

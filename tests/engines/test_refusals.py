@@ -224,6 +224,7 @@ HUB: dict[str, Exception] = {
         " architecture."
     ),
     "torchvision": ImportError("AutoVideoProcessor requires the Torchvision library but it was"),
+    "torchvision, of its files": ValueError("w requires `torchvision` to be installed. Please"),
     "a package": ImportError("Package `num2words` is required to run SmolVLM processor."),
     "a module": ModuleNotFoundError("No module named 'timm.data'"),
     "a library": ImportError("ParakeetFeatureExtractor requires the librosa library. But that"),
