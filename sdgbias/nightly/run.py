@@ -234,28 +234,32 @@ def _placed(
     waits, since = "", time.monotonic()
     try:
         with ThreadPoolExecutor(max(1, len(wanted))) as pool:
-            while running or (wanted and time.monotonic() < ends):
-                clock = time.monotonic()
-                for model, count in list(wanted.items()) if clock < ends else ():
-                    alone = not count and () in running.values()
-                    if len(running) >= host.most if host.most else alone:
-                        continue
-                    devices = gpus.take(count, host.gpus, f"{who}, {model}")
-                    if devices is not None:
-                        context = contextvars.copy_context()
-                        given = ",".join(devices) or None
-                        running[pool.submit(context.run, one, model, given)] = devices
-                        del wanted[model]
-                if running:
-                    waits, since = "", clock
-                else:  # other processes hold the GPUs
-                    waits = _waiting(waits, gpus.holders(host.gpus), tell)
-                    if math.isinf(ends) and clock - since >= BUSY_HOURS * 3600:
-                        return f"{waits} for {BUSY_HOURS:g} hours; {_NEXT}"
-                    process.pause(LOOK)
-                for future in wait(running, LOOK, FIRST_COMPLETED).done:
-                    gpus.release(running.pop(future))
-                    future.result()
+            try:
+                while running or (wanted and time.monotonic() < ends):
+                    clock = time.monotonic()
+                    for model, count in list(wanted.items()) if clock < ends else ():
+                        alone = not count and () in running.values()
+                        if len(running) >= host.most if host.most else alone:
+                            continue
+                        devices = gpus.take(count, host.gpus, f"{who}, {model}")
+                        if devices is not None:
+                            context = contextvars.copy_context()
+                            given = ",".join(devices) or None
+                            running[pool.submit(context.run, one, model, given)] = devices
+                            del wanted[model]
+                    if running:
+                        waits, since = "", clock
+                    else:  # other processes hold the GPUs
+                        waits = _waiting(waits, gpus.holders(host.gpus), tell)
+                        if math.isinf(ends) and clock - since >= BUSY_HOURS * 3600:
+                            return f"{waits} for {BUSY_HOURS:g} hours; {_NEXT}"
+                        process.pause(LOOK)
+                    for future in wait(running, LOOK, FIRST_COMPLETED).done:
+                        gpus.release(running.pop(future))
+                        future.result()
+            except BaseException:  # else the pool waits until the models have ended by themselves
+                process.stop_all()
+                raise
     finally:
         for devices in running.values():
             gpus.release(devices)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -130,6 +134,22 @@ def test_given_an_interrupted_night_then_it_is_marked_and_goes_on(tmp_path: Path
     assert run(s, by_model(a="tell(run_id='a-1', outcome='unchanged')", b=PUBLISH)).status == "done"
     outcomes = records.history(s.results).set_index("model")["outcome"]
     assert outcomes.to_dict() == dict.fromkeys("ab", "published")
+
+
+def test_given_ctrl_c_then_the_running_model_is_ended(tmp_path: Path) -> None:
+    s, started = settings(tmp_path, "a", night=NIGHT), tmp_path / "started"
+
+    def interrupt() -> None:
+        while not started.exists():
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        run(s, by_model(a=f"pathlib.Path({str(started)!r}).touch(); time.sleep(30)"))
+
+    assert records.status(s.results, NIGHT) == "interrupted"
+    assert records.history(s.results).empty, "its process was waited for"
 
 
 @pytest.mark.parametrize(("outcome", "kind"), [("failed", "OutOfTime"), ("skipped", "Cancelled")])
