@@ -75,7 +75,7 @@ def import_review(
     It prints the agreement of the two reviewers (Cohen's kappa) and the share of rejected questions
     in each stratum.
     """
-    from sdgbias.benchmark.review.results import import_reviews
+    from sdgbias.benchmark.review.verdicts import import_reviews
 
     figures = import_reviews(first, second, benchmark, out, adjudicator)
     typer.echo("\n".join(templates.lines("reviews", f=figures, out=out)))

@@ -21,8 +21,8 @@ from sdgbias.benchmark.review.question_templates import (
     template_rows,
     write_template_sheets,
 )
-from sdgbias.benchmark.review.results import import_reviews, kappa, read_verdicts, written_in
 from sdgbias.benchmark.review.sheet import write_sheets
+from sdgbias.benchmark.review.verdicts import import_reviews, kappa, read_verdicts, written_in
 from sdgbias.errors import UsageError
 from sdgbias.types import Task
 from tests.builders.item_tables import CODES, indicator
@@ -167,20 +167,13 @@ def test_a_benchmark_without_images(tmp_path: Path) -> None:
     assert not (tmp_path / "s" / "images").exists()
 
 
-@pytest.mark.parametrize(
-    "names", ["anna", "anna,Anna", "../x,ben", "a/b,ben", "adjudicator,ben", ", "]
-)
-def test_names_that_reviewers_can_not_have_are_refused(
-    benchmark_folder: Path, tmp_path: Path, names: str, refusal: Refusal
-) -> None:
-    with refusal():
-        write_sheets(benchmark_folder, tmp_path / "s", reviewers=names.split(","))
-    assert not (tmp_path / "s").exists()
-
-
 def test_sheets_that_can_not_be_drawn_are_refused(
     benchmark_folder: Path, tmp_path: Path, refusal: Refusal
 ) -> None:
+    for names in ("anna", "anna,Anna", "../x,ben", "a/b,ben", "adjudicator,ben", ", "):
+        with refusal(f"reviewers {names}"):
+            write_sheets(benchmark_folder, tmp_path / "s", reviewers=names.split(","))
+        assert not (tmp_path / "s").exists()
     for share in (0, 1.01, float("nan")):
         with refusal(f"a share of {share}"):
             draw_sample(benchmark_folder, share)
@@ -228,14 +221,12 @@ def test_csvs_as_people_return_them(
         assert list(verdicts.itertuples(name=None)) == [
             (f"{task}-{item_id}", *rest) for task, item_id, *rest in rows
         ]
-
-
-def test_other_columns_blank_lines_and_short_rows_are_fine(tmp_path: Path) -> None:
+    # other columns, blank lines and short rows are fine
     (tmp_path / "a.csv").write_text(
         "no,Verdict,task,item_id,note\n1,accept,mcq,5,x\n,,,,\n\n2, reject ,mcq,6\n"
     )
-    verdicts = read_verdicts(tmp_path / "a.csv")
-    assert verdicts["verdict"].to_dict() == {"mcq-5": "accept", "mcq-6": "reject"}
+    verdicts = read_verdicts(tmp_path / "a.csv")["verdict"]
+    assert verdicts.to_dict() == {"mcq-5": "accept", "mcq-6": "reject"}
 
 
 #: What is wrong with a reviewer's CSV -> its text; None: there is none.
@@ -269,7 +260,6 @@ BAD_REVIEWS = {
     "unknown verdict": REVIEWED.assign(verdict="reject"),
     "unknown task": REVIEWED.assign(task="quiz"),
     "twice": pd.concat([REVIEWED, REVIEWED]),
-    "no file": None,
 }
 
 
@@ -283,23 +273,20 @@ def test_a_csv_that_can_not_be_read_is_refused(case: str, tmp_path: Path, refusa
     assert written_in(path) == (body is not None), "somebody's work, however it reads"
 
 
-@pytest.mark.parametrize("case", BAD_TEMPLATES)
-def test_a_sheet_of_templates_that_can_not_be_read_is_refused(
-    case: str, tmp_path: Path, refusal: Refusal
+def test_templates_and_reviews_that_can_not_be_read_are_refused(
+    tmp_path: Path, refusal: Refusal
 ) -> None:
-    (tmp_path / "a.csv").write_text(BAD_TEMPLATES[case])
-    with refusal():
-        template_agreement(tmp_path / "a.csv", judged(tmp_path / "b.csv", "accept"))
-
-
-@pytest.mark.parametrize("case", BAD_REVIEWS)
-def test_reviews_that_can_not_be_read_are_refused(
-    case: str, tmp_path: Path, refusal: Refusal
-) -> None:
-    if (reviews := BAD_REVIEWS[case]) is not None:
-        reviews.to_parquet(tmp_path / "reviews.parquet")
-    with refusal():
-        load_verdicts(tmp_path / "reviews.parquet")
+    sheet, reviews = tmp_path / "a.csv", tmp_path / "reviews.parquet"
+    for case, body in BAD_TEMPLATES.items():
+        sheet.write_text(body)
+        with refusal(f"templates: {case}"):
+            template_agreement(sheet, judged(tmp_path / "b.csv", "accept"))
+    for case, table in BAD_REVIEWS.items():
+        table.to_parquet(reviews)
+        with refusal(f"reviews: {case}"):
+            load_verdicts(reviews)
+    with refusal("reviews: no file"):
+        load_verdicts(tmp_path / "none.parquet")
 
 
 # --- import
@@ -442,30 +429,31 @@ def verdicts_of(*counts: int) -> tuple[np.ndarray, np.ndarray]:
     return one, np.repeat([True, False, True, False], counts)
 
 
-def test_kappa_by_hand() -> None:
-    k = kappa(*verdicts_of(20, 5, 10, 15))
-    # observed (20 + 15) / 50; by chance 25/50 * 30/50 + 25/50 * 20/50
-    assert k.value == pytest.approx((0.7 - 0.5) / (1 - 0.5)) and k.n == 50
-    # delta method: the standard error is 0.126996
-    assert (k.low, k.high) == pytest.approx((0.4 - 1.959964 * 0.126996, 0.4 + 1.959964 * 0.126996))
+#: By hand: observed (20 + 15) / 50, by chance 25/50 * 30/50 + 25/50 * 20/50; the standard error by
+#: the delta method is 0.126996.
+HALF = 1.959964 * 0.126996
+NONE = (np.nan, np.nan)  # where its variance is 0
 
 
 @pytest.mark.parametrize(
-    ("counts", "value"),
+    ("counts", "value", "bounds"),
     [
-        ((0, 0, 0, 30), np.nan),  # chance explains it all
-        ((0, 0, 0, 0), np.nan),
-        ((5, 0, 0, 25), 1.0),
-        ((0, 15, 15, 0), -1.0),
-        ((3, 0, 9, 0), 0.0),
+        ((20, 5, 10, 15), 0.4, (0.4 - HALF, 0.4 + HALF)),
+        ((0, 0, 0, 30), np.nan, NONE),  # chance explains it all
+        ((0, 0, 0, 0), np.nan, NONE),
+        ((5, 0, 0, 25), 1.0, NONE),
+        ((0, 15, 15, 0), -1.0, NONE),
+        ((3, 0, 9, 0), 0.0, NONE),
     ],
 )
-def test_kappa_has_no_interval_where_its_variance_is_0(
-    counts: tuple[int, ...], value: float
+def test_kappa_and_its_interval(
+    counts: tuple[int, ...], value: float, bounds: tuple[float, float]
 ) -> None:
-    k = kappa(*verdicts_of(*counts))
+    """Counts: rejected by both, by the first, by the second, by none."""
+    one = np.repeat([True, True, False, False], counts)
+    k = kappa(one, np.repeat([True, False, True, False], counts))
     assert k.value == pytest.approx(value, nan_ok=True) and k.n == sum(counts)
-    assert np.isnan(k.low) and np.isnan(k.high)
+    assert (k.low, k.high) == pytest.approx(bounds, nan_ok=True)
 
 
 # --- templates

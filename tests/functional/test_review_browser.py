@@ -14,8 +14,8 @@ import pandas as pd
 import pytest
 
 from sdgbias.benchmark.review import load_verdicts
-from sdgbias.benchmark.review.results import import_reviews, read_verdicts
 from sdgbias.benchmark.review.sheet import write_sheets
+from sdgbias.benchmark.review.verdicts import import_reviews, read_verdicts
 from tests.builders.chromium import MARKS, emulate, start
 from tests.builders.review import write_benchmark
 

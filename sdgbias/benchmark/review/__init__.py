@@ -4,7 +4,7 @@ An item is named by its key, '<task>-<item_id>', because spreadsheets round bare
 digits.
 
 * sheet: the material for reviewers
-* results: their CSVs, read as people and spreadsheets return them, and joined
+* verdicts: their CSVs, read as people and spreadsheets return them, and joined
 * question_templates: the same for the templates of questions
 """
 

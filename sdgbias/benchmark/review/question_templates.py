@@ -12,7 +12,7 @@ import pandas as pd
 
 from sdgbias.benchmark.prompts import option_lines
 from sdgbias.benchmark.review import read_items, write_csv
-from sdgbias.benchmark.review.results import interval, kappa, read_sheet
+from sdgbias.benchmark.review.verdicts import interval, kappa, read_sheet
 from sdgbias.errors import InputError, UsageError
 from sdgbias.raw.indicators import load_indicators, load_regression_tasks
 from sdgbias.types import Task

@@ -18,7 +18,7 @@ import pandas as pd
 from sdgbias import files, templates
 from sdgbias.benchmark import prompts
 from sdgbias.benchmark.review import COLUMNS, REASONS, SHARE, draw_sample, read_items, write_csv
-from sdgbias.benchmark.review.results import written_in
+from sdgbias.benchmark.review.verdicts import written_in
 from sdgbias.errors import UsageError
 from sdgbias.progress import Progress, each, silent
 from sdgbias.raw.images.composite import encode_jpeg, open_picture
