@@ -56,7 +56,7 @@ def number(item: int, test: str) -> Record:
 
 @pytest.fixture
 def release(tmp_path: Path) -> Make:
-    """A foreign release of N items; `change(stem, records)` alters the records of a file before
+    """A foreign release of N items; `change(name, records)` alters the records of a file before
     they are written."""
 
     def make(change: Change = lambda name, records: records, only: str = "") -> Path:
@@ -66,11 +66,10 @@ def release(tmp_path: Path) -> Make:
         for at in range(N):
             (folder / "images" / f"{at:02d}.png").write_bytes(picture(at))
         for name, (task, test) in PARTS.items():
+            of_task = mcq if task is Task.MCQ else number
+            lines = map(json.dumps, change(name, [of_task(at, test.value) for at in range(N)]))
             if name.startswith(only):
-                of_task = mcq if task is Task.MCQ else number
-                records = change(name, [of_task(at, test.value) for at in range(N)])
-                text = "".join(json.dumps(record) + "\n" for record in records)
-                (folder / "data" / f"{name}.jsonl").write_text(text, encoding="utf-8")
+                (folder / "data" / f"{name}.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
         return folder
 
     return make
@@ -82,12 +81,13 @@ def out(tmp_path: Path) -> Path:
 
 
 def notes(out: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((out / "items_notes.json").read_text())["release"]
-    return found
+    written: dict[str, Any] = json.loads((out / "items_notes.json").read_text())["release"]
+    return written
 
 
-def kind_of(out: Path, name: str) -> str:
-    return str(notes(out)["files"][name]["question"])
+def kinds(out: Path, *names: str) -> list[str]:
+    """What kind of questions the import saw in some files."""
+    return [notes(out)["files"][name]["question"] for name in names]
 
 
 def edited(item: int, files: str = "mcq", **fields: Any) -> Change:
@@ -118,11 +118,6 @@ def prompt_of(folder: Path, task: str, test: str, item: int) -> str:
     return str(read(folder, "prompts").set_index(key).sort_index()["text"][task, test, item])
 
 
-def left_out(folder: Path) -> dict[str, set[str]]:
-    rows = read(folder, "quarantine/release")
-    return {str(rule): set(part["key"]) for rule, part in rows.groupby("rule")}
-
-
 # ----------------------------------------------------------------------
 # lines
 
@@ -150,8 +145,8 @@ def test_a_record_has_the_authors_fields_first_and_omits_those_without_a_value()
     )
 
 
-# ------------------------------------------------------------------------------------- what foreign
-# records become
+# ----------------------------------------------------------------------
+# what foreign records become
 
 
 def test_blanks_are_filled_where_something_is_known(release: Make, out: Path) -> None:
@@ -159,60 +154,48 @@ def test_blanks_are_filled_where_something_is_known(release: Make, out: Path) ->
         for r in records[6:]:
             r["indicator"] = "Homelessness"
         records[2]["split"] = "VAL"
+        records[0]["cluster_id"] = "NI-2012-6#-00000007"
         return records
 
     lines = import_(release(change), out)
-    items = read(out, "items_mcq")
-    assert list(items["polarity"]) == ["lower"] * 6 + [""] * (N - 6)
-    assert list(items["indicator"]) == ["stunting"] * 6 + ["Homelessness"] * (N - 6)
+    items, unknown = read(out, "items_mcq"), N - 6
+    assert list(items["polarity"]) == ["lower"] * 6 + [""] * unknown
+    assert list(items["indicator"]) == ["stunting"] * 6 + ["Homelessness"] * unknown
     assert set(items["unit"][:6]) == {"% of children under 5"}
     assert set(items["pillar"]) == {"Health & Nutrition", ""}
     assert list(items["question"]) == ["How many?"] * N
-    assert items["split"][2] == "val"
-    assert list(items["split"].drop(2)) == [
-        s for i, s in enumerate(authors_split("mcq", range(N))) if i != 2
-    ]
+    by_rule = list(authors_split("mcq", range(N)))
+    assert list(items["split"]) == [*by_rule[:2], "val", *by_rule[3:]]
+    place = ["NI-2012-6#-00000007", "NI", "NER", 2012]
+    assert items.loc[0, ["cluster_id", "cname", "iso3", "year"]].tolist() == place
+    assert set(read(out, "clusters")["survey"]) == {"NI-2012-6#", ""}
     assert set(read(out, "items_regression")["tolerance"]) == {1.0}
-    assert any(f"{N - 6} multiple-choice items" in line for line in lines)
-    assert notes(out)["mcq"] == {
-        "indicators_not_ours": {"Homelessness": N - 6},
-        "split_by_rule": N - 1,
-    }
+    assert any(f"{unknown} multiple-choice items" in line for line in lines)
+    said = {"indicators_not_ours": {"Homelessness": unknown}, "split_by_rule": N - 1}
+    assert notes(out)["mcq"] == said
 
 
-def test_complete_questions_stay_and_bare_ones_are_completed(release: Make, out: Path) -> None:
-    lines = import_(release(), out)
-    assert lines[1:3] == [
-        "question bare: regression_T2, regression_T5",
-        "question complete: mcq_T1, mcq_T2, mcq_T3, mcq_T4, mcq_T5",
-    ]
-    assert prompt_of(out, "mcq", "T1", 3) == mcq(3, "T1")["question"]
-    bare = prompt_of(out, "regression", "T5", 3)
-    assert bare.startswith("Question: How heavy?\nAnswer strictly")
+def test_complete_questions_stay_and_others_are_completed(release: Make, out: Path) -> None:
+    """A context that came with the question is not written twice; half of a file decides."""
 
+    def change(name: str, r: Record) -> Record:
+        bare = r["question"].split("\nOptions")[0].removeprefix("Question: ")
+        is_bare = name in ("mcq_T1", "mcq_T4") or (name, r["item_id"] < N // 2) == ("mcq_T3", True)
+        is_bare |= name == "mcq_T5" and r["item_id"] <= N // 2
+        return {**r, "question": bare, "urban": "R"} if is_bare else r
 
-def test_a_context_that_came_with_the_question_is_not_written_twice(
-    release: Make, out: Path
-) -> None:
-    def without_options(name: str, r: Record) -> Record:
-        question = r["question"].split("\nOptions")[0].removeprefix("Question: ")
-        return {**r, "question": question, "urban": "R"}
-
-    import_(release(all_of("mcq", without_options)), out)
-    assert [kind_of(out, name) for name in ("mcq_T1", "mcq_T3")] == ["with context", "bare"]
+    lines = import_(release(all_of("mcq", change)), out)
+    of_mcq = kinds(out, *(f"mcq_T{test}" for test in range(1, 6)))
+    assert of_mcq == ["with context", "complete", "complete", "bare", "bare"]
+    assert "question complete: mcq_T2, mcq_T3" in lines
+    assert prompt_of(out, "mcq", "T2", 3) == mcq(3, "T2")["question"]
     options = "\nOptions: A. few; B. some; C. many\nVALID"
     given = "Question: How many?\nContext: Given: urban=Rural"
     assert prompt_of(out, "mcq", "T1", 0).startswith(given + options)
     consider = "Context: You may consider: asset_index, sanitation_index, urban\nOptions"
     assert consider in prompt_of(out, "mcq", "T4", 0)
-
-
-def test_a_dhs_cluster_id_tells_the_place(release: Make, out: Path) -> None:
-    import_(release(edited(0, "", cluster_id="NI-2012-6#-00000007")), out)
-    row = read(out, "items_mcq").iloc[0]
-    want = ["NI-2012-6#-00000007", "NI", "NER", 2012]
-    assert row[["cluster_id", "cname", "iso3", "year"]].tolist() == want
-    assert set(read(out, "clusters")["survey"]) == {"NI-2012-6#", ""}
+    bare = prompt_of(out, "regression", "T5", 3)
+    assert bare.startswith("Question: How heavy?\nAnswer strictly")
 
 
 def test_t1_alone_is_enough(release: Make, tmp_path: Path, out: Path) -> None:
@@ -220,10 +203,8 @@ def test_t1_alone_is_enough(release: Make, tmp_path: Path, out: Path) -> None:
     assert "Missing files: mcq_T2, mcq_T3, mcq_T4, mcq_T5, regression_T2, regression_T5" in lines
     prompts = read(out, "prompts")
     assert set(prompts["test"]) == {"T1", "T5"}
-    bare = prompts.loc[prompts["test"] == "T5", "text"]
-    assert set(bare) == {
-        "Question: How many?\nOptions: A. few; B. some; C. many\nVALID OPTIONS: A, B, C"
-    }
+    bare = "Question: How many?\nOptions: A. few; B. some; C. many\nVALID OPTIONS: A, B, C"
+    assert set(prompts.loc[prompts["test"] == "T5", "text"]) == {bare}
     export(out, tmp_path / "again")
     assert [path.stem for path in (tmp_path / "again" / "data").iterdir()] == ["mcq_T1"]
 
@@ -412,17 +393,6 @@ def test_foreign_records_come_back_byte_for_byte(release: Make, tmp_path: Path, 
     told = [json.loads(line) for line in after["views/regression_T2_text.jsonl"].splitlines()]
     assert {r["image"] for r in told} == {"images/blank.png"}
     assert all(r["question"].endswith("Round to 1 decimal place.\nIgnore the image.") for r in told)
-
-
-@pytest.mark.parametrize(("bare", "kind"), [(N // 2, "complete"), (N // 2 + 1, "bare")])
-def test_a_file_of_half_complete_questions_is_complete(
-    release: Make, out: Path, bare: int, kind: str
-) -> None:
-    def change(name: str, r: Record) -> Record:
-        return {**r, "question": "How many?"} if r["item_id"] < bare else r
-
-    import_(release(all_of("mcq_T5", change)), out)
-    assert kind_of(out, "mcq_T5") == kind
 
 
 def test_paths_become_distinct_clusters(release: Make, out: Path) -> None:
