@@ -130,8 +130,8 @@ def export_release(
     """
     from sdgbias.benchmark.release.export import export
 
-    exported = export(benchmark, out, text_view, progress=update)
-    typer.echo("\n".join(exported.lines()))
+    lines = export(benchmark, out, text_view, progress=update)
+    typer.echo("\n".join(lines))
 
 
 @release_app.command(
@@ -170,5 +170,5 @@ def import_release(
     """Turn a release into a benchmark for `sdgbias evaluate`."""
     from sdgbias.benchmark.release.import_ import import_
 
-    imported = import_(folder, out, text_view, progress=update)
-    typer.echo("\n".join(imported.lines()))
+    lines = import_(folder, out, text_view, progress=update)
+    typer.echo("\n".join(lines))

@@ -17,7 +17,7 @@ from sdgbias.analysis.paper import printed as paper
 from sdgbias.analysis.paper.cells import MADE, NOT_ANALYSED, NOT_RUN, Cell
 from sdgbias.analysis.rows import row, table
 from sdgbias.benchmark.prompts import prompt_texts
-from sdgbias.benchmark.release.records import AUTHORS_REPO
+from sdgbias.benchmark.release.authors import AUTHORS_REPO
 from sdgbias.errors import UsageError
 from sdgbias.suites.rows import HEADLINE
 from sdgbias.suites.sdg_tables import item_cards

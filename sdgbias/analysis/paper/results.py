@@ -14,7 +14,7 @@ import pandas as pd
 from sdgbias import store, suites
 from sdgbias.analysis.paper import printed as paper
 from sdgbias.analysis.paper.cells import NOT_ANALYSED, NOT_RUN
-from sdgbias.benchmark.release.records import AUTHORS_REPO
+from sdgbias.benchmark.release.authors import AUTHORS_REPO
 from sdgbias.errors import UsageError, one_of
 from sdgbias.suites.rows import HEADLINE
 from sdgbias.types import NEEDS_PICTURES, NEEDS_SCORES, SDG
