@@ -1,8 +1,8 @@
 """The project as Prefect flows.
 
-Importing the package sets Prefect's defaults for a flow started by hand (`python -m flows.nightly`,
-`python -m flows.watch`): Prefect reads its environment once, when it is imported, and every module
-here comes after this one. Variables that are set already stay. A flow that a worker started has
+Importing the package sets Prefect's defaults for a flow started by hand (`python -m
+flows.nightly`): Prefect reads its environment once, when it is imported, and every module here
+comes after this one. Variables that are set already stay. A flow that a worker started has
 its worker's environment, and Prefect imported, before it gets here.
 """
 

@@ -4,7 +4,7 @@ once.
 * application, project, options: the application, the project file, shared options and output
 * start: the tour, a project of one's own
 * data, review: from raw data to a benchmark
-* register, models, watch: the registry
+* register, models: the registry
 * scores: plan, evaluate, CADE on prediction tables
 * night, gate: nights and regression checks
 * results, analysis, serve, publish: what the results say, and passing it on

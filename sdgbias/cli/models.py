@@ -29,7 +29,6 @@ from sdgbias.cli.options import (
     query_table,
     registered,
 )
-from sdgbias.cli.watch import watch_models
 from sdgbias.errors import (
     EnginesDisagree,
     InfrastructureError,
@@ -44,13 +43,13 @@ from sdgbias.progress import update
 from sdgbias.types import ENABLED, QUARANTINED, RETIRED, STATES
 
 if TYPE_CHECKING:
+    from sdgbias.nightly.watch import Release
     from sdgbias.types import Prompt
 
 ReasonOption = Annotated[str, Option("--reason", help="One line: why, and what would change it.")]
 
 
 models_app = group("models", MODELS)
-models_app.command("watch", epilog="Example: sdgbias models watch --dry-run")(watch_models)
 
 
 @models_app.callback(epilog="Example: sdgbias models --state enabled")
@@ -103,6 +102,31 @@ def models(
             f"{len(broken)} of {len(broken) + len(readable)} entries can't be read"
             f" ({', '.join(sorted(broken))}); fix the files"
         )
+
+
+@models_app.command(epilog="Example: sdgbias models watch --dry-run")
+def watch(
+    rules: Annotated[Path | None, Option(help="Rules; default: registry/watch.yaml.")] = None,
+    dry_run: DryRunOption = False,
+    webhook_env: Annotated[
+        str, Option(help="Variable with the address that news are sent to, in one message.")
+    ] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Register new releases on the hub as candidates.
+
+    New commits of registered models, and new repositories of watched owners and lists. Each is
+    announced once, and examined again when it or a library changed (registry/seen.json). With
+    `probe` in the rules, candidates that fit are fetched and asked a few questions; with `enable:
+    when_admitted`, one that passes is enabled. Registered models stay unchanged.
+    """
+    from sdgbias.nightly import watch as looks
+
+    def show(releases: list[Release]) -> None:
+        lines = [one.line() for one in releases if one.news]
+        typer.echo("\n".join(lines) or "nothing new")
+
+    looks.run(rules, webhook_env, dry_run, print_json if as_json else show)
 
 
 @models_app.command("show", epilog="Example: sdgbias models show tiny-llava")

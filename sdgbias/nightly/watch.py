@@ -2,89 +2,77 @@
 `probe` they are fetched and asked a few questions, and with `enable: when_admitted` those that pass
 are evaluated from tonight on.
 
-The registry holds what was registered, and registry/seen.json what came of each repository that was
-looked into: a refusal is announced once, and looked into again when the repository or a library
-that decides changed. An entry never changes in place; one whose commit is gone (force-pushed, or
-the repository withdrawn) is quarantined.
+The registry holds what was registered, and registry/seen.json what came of each repository: it is
+announced once, and a refused one is examined again when it or a library that decides changed. An
+entry never changes in place.
 """
 
 from __future__ import annotations
 
-import json
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from sdgbias import files
 from sdgbias.errors import (
     EnginesDisagree,
+    Gated,
     InfrastructureError,
     ModelError,
     RegistryError,
     SdgbiasError,
+    UsageError,
 )
-from sdgbias.nightly import process
+from sdgbias.nightly import notify, process, watch_rules
 from sdgbias.nightly.attempt import CLI
 from sdgbias.nightly.watch_rules import Owner, Rules
-from sdgbias.registry import changes, entries, fetch, hub, machine, propose
+from sdgbias.registry import changes, entries, fetch, hub, propose
 from sdgbias.registry.spec import ModelSpec
+from sdgbias.scoring import admission
 from sdgbias.types import CANDIDATE, ENABLED, QUARANTINED, RETIRED
 
-NEW_COMMIT, NEW_REPOSITORY, GONE, SAME = "new commit", "new repository", "gone", "same"
+#: What came of a repository: no candidate; no answer; a candidate that can't be tried here, that
+#: the next look tries, that passed, that didn't.
 REFUSED, TROUBLE = "refused", "trouble"
-#: What came of a candidate; one that waits is tried by the next look.
-ADMITTED, NOT_ADMITTED, WAITING = "admitted", "not admitted", "waiting"
+NOT_HERE, WAITING, ADMITTED, NOT_ADMITTED = "not here", "waiting", "admitted", "not admitted"
 LEDGER = Path("registry") / "seen.json"
-_SHORT = 8
-#: (name, questions, whether to enable it, seconds) -> whether it passes, and why not; None where it
-#: could not be asked.
-Ask = Callable[[str, int, bool, float], tuple[bool | None, str]]
-
-# ----------------------------------------------------------------------
-# findings and their memory
+#: Exit codes that judge the model; others are faults of the project.
+_ON_THE_MODEL = {error.exit_code for error in (ModelError, EnginesDisagree, InfrastructureError)}
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One finding. name: the entry that was written (or would be) or is concerned, '' when none;
-    repo: '' where the finding is what came of trying an entry; written: whether a file was; news:
-    whether it wasn't announced before; ready: whether a new candidate can be tried here."""
-
-    kind: str
-    repo: str
-    revision: str
-    name: str
-    text: str
-    written: bool = False
-    news: bool = True
-    ready: bool = False
-
-    def line(self) -> str:
-        at = f"@{self.revision[:_SHORT]}" if self.revision else ""
-        return f"{self.kind:15} {self.repo or self.name}{at}: {self.text}"
-
-
-@dataclass(frozen=True)
-class Seen:
-    """A row of the ledger. verdict: the kind of the last finding; why: its reason, as announced;
-    versions: of the libraries that it depends on; name: the entry that was written, '' for none."""
+class Release:
+    """What came of a repository: a row of the ledger. why: as announced; name: the entry that was
+    written (or would be), '' for none; first_seen: ISO date; versions: of the libraries that
+    decide; news: whether this look found it out."""
 
     repo: str
     commit: str
-    first_seen: str
     verdict: str
     why: str
-    versions: Mapping[str, str] = field(default_factory=dict)
     name: str = ""
+    first_seen: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    news: Annotated[bool, Field(exclude=True)] = False
+
+    def line(self) -> str:
+        at = f"@{self.commit[:8]}" if self.commit else ""
+        return f"{self.verdict:12} {self.repo}{at}: {self.why}"
 
 
-def read_ledger(root: Path) -> dict[str, Seen]:
+_ROWS = TypeAdapter(list[Release])
+
+
+def read_ledger(root: Path) -> dict[str, Release]:
     """Repository in lower case -> its row; {} before the first look. RegistryError for a file that
     isn't a ledger."""
     path = root / LEDGER
@@ -92,251 +80,190 @@ def read_ledger(root: Path) -> dict[str, Seen]:
         return {}
     onward = "remove it: everything is then announced once more"
     with files.understood(path, "not a ledger of the watch", onward, RegistryError):
-        rows = TypeAdapter(list[Seen]).validate_json(path.read_bytes())
-    return {row.repo.lower(): row for row in rows}
+        return {row.repo.lower(): row for row in _ROWS.validate_json(path.read_bytes())}
 
 
-def write_ledger(root: Path, rows: Mapping[str, Seen]) -> None:
+def write_ledger(root: Path, ledger: Mapping[str, Release]) -> None:
     """Replaces the ledger. RegistryError when it can't be written."""
-    text = json.dumps([asdict(rows[repo]) for repo in sorted(rows)], indent=1, ensure_ascii=False)
+    text = _ROWS.dump_json([ledger[repo] for repo in sorted(ledger)], indent=1).decode()
     onward = "make registry writable, then again"
     files.write_atomically(root / LEDGER, text + "\n", onward, RegistryError)
 
 
-# ----------------------------------------------------------------------
-# looking
-
-
 def look(
     root: Path, rules: Rules, here: propose.Host, dry_run: bool = False, today: date | None = None
-) -> list[Finding]:
-    """All findings, in the order of the checks: entries by repository, then owners and lists as the
-    rules have them; what was refused before for the same commit and versions is left out. today: of
-    the ledger, default this day.
+) -> list[Release]:
+    """What came of the repositories of entries, then of owners and lists as the rules have them.
+    One without a new commit, and one refused before for the same commit and versions, is left out.
+    today: of the ledger, default this day.
 
     HubUnreachable and ExpiredToken end it (they affect every repository); the refusal of a single
-    repository is a finding, and the others continue. RegistryError: a broken entry.
+    repository doesn't. RegistryError: a broken entry.
     """
-    findings: list[Finding] = []
+    releases: list[Release] = []
     ledger, day = read_ledger(root), (today or date.today()).isoformat()
 
-    def note(one: Finding, commit: str) -> None:
-        row = ledger.get(one.repo.lower())
-        again = (row is not None and row.why == one.text) or one.kind == SAME
-        announced = again or (one.kind == GONE and not one.written and not dry_run)
-        findings.append(replace(one, news=not announced))
-        # a repository that doesn't answer today keeps its candidate's row, which is tried later
-        if one.kind != SAME and not (one.kind == TROUBLE and row is not None and row.name):
-            first, at = row.first_seen if row else day, one.revision or commit
-            verdict = WAITING if one.ready else one.kind
-            seen = Seen(one.repo, at, first, verdict, one.text, dict(here.versions), one.name)
-            ledger[one.repo.lower()] = seen
+    def examine(repo: str, commit: str, judge: Callable[[], Release | None]) -> None:
+        try:
+            one = judge()
+        except (InfrastructureError, RegistryError) as error:
+            if hub.ends_all(error):
+                raise
+            verdict = TROUBLE if isinstance(error, InfrastructureError) else REFUSED
+            one = Release(repo, commit, verdict, str(error).removeprefix(f"{repo}: "))
+        if one is not None:
+            row = ledger.get(repo.lower())
+            first, news = row.first_seen if row else day, row is None or row.why != one.why
+            one = replace(one, first_seen=first, versions=dict(here.versions), news=news)
+            releases.append(one)
+            # a repository that doesn't answer today keeps its candidate's row, which is tried later
+            if one.verdict != TROUBLE or row is None or not row.name:
+                ledger[repo.lower()] = one
 
+    registered = entries.load_all(root).values()
+    examined = {spec.repo.lower() for spec in registered}
     try:
-        watched = _watched(entries.load_all(root).values(), rules.skip) if rules.commits else {}
-        for repo, specs in watched.items():
-            for one in _or_why(repo, partial(_commits, root, specs, here, dry_run)):
-                note(one, "")
-        for owner in (*rules.owners, *rules.everyone):
-            registered = {spec.repo.lower() for spec in entries.load_all(root).values()}
-            registered |= {one.repo.lower() for one in findings}  # by an earlier rule
-            for listed in {one.repo: one for one in owner.listed()}.values():
-                row = ledger.get(listed.repo.lower())
-                refused = (REFUSED, listed.commit, here.versions)
-                before = row is not None and (row.verdict, row.commit, row.versions) == refused
-                if listed.repo.lower() not in registered and not before and owner.admits(listed):
-                    new = partial(_repository, root, listed, owner, here, dry_run)
-                    for one in _or_why(listed.repo, new):
-                        note(one if one.name else _described(one, listed, here), listed.commit)
+        for repo, specs in _watched(registered, rules).items():
+            examine(repo, "", partial(_commit, root, specs, here, dry_run))
+        for rule in (*rules.owners, *rules.everyone):
+            for listed in (one for tag in rule.pipelines for one in rule.listed(tag)):
+                repo, row = listed.repo.lower(), ledger.get(listed.repo.lower())
+                refusal = (REFUSED, listed.commit, here.versions)
+                refused = row is not None and (row.verdict, row.commit, row.versions) == refusal
+                if repo not in examined and not refused and rule.admits(listed):
+                    examined.add(repo)
+                    judge = partial(_repository, root, listed, rule, here, dry_run)
+                    examine(listed.repo, listed.commit, judge)
     finally:
         if not dry_run:
             write_ledger(root, ledger)
-    return findings
+    return releases
 
 
-def _or_why(repo: str, look_into: Callable[[], list[Finding]]) -> list[Finding]:
-    """The findings in one repository, or the reason why it can't be read."""
-    try:
-        return look_into()
-    except (InfrastructureError, RegistryError) as error:
-        if hub.ends_all(error):
-            raise
-        kind = TROUBLE if isinstance(error, InfrastructureError) else REFUSED
-        return [Finding(kind, repo, "", "", str(error).removeprefix(f"{repo}: "))]
-
-
-def _watched(specs: Iterable[ModelSpec], skip: tuple[str, ...]) -> dict[str, list[ModelSpec]]:
+def _watched(registered: Iterable[ModelSpec], rules: Rules) -> dict[str, list[ModelSpec]]:
     """Hub repository -> its pinned entries, first the one whose settings a new commit inherits. A
     repository whose entries are all retired isn't watched."""
     order = (ENABLED, QUARANTINED, CANDIDATE, RETIRED)
     by_repo: dict[str, list[ModelSpec]] = {}
-    for spec in sorted(specs, key=lambda s: (s.repo, order.index(s.state), len(s.name), s.name)):
+    for spec in sorted(registered, key=lambda s: (order.index(s.state), len(s.name), s.name)):
         pinned = entries.HUB_ID.fullmatch(spec.repo) and entries.COMMIT.fullmatch(spec.revision)
-        if pinned and spec.name not in skip:
+        if rules.commits and pinned and spec.name not in rules.skip:
             by_repo.setdefault(spec.repo, []).append(spec)
-    return {repo: specs for repo, specs in by_repo.items() if specs[0].state != RETIRED}
+    return {repo: by_repo[repo] for repo in sorted(by_repo) if by_repo[repo][0].state != RETIRED}
 
 
-def _commits(
+def _commit(
     root: Path, specs: list[ModelSpec], here: propose.Host, dry_run: bool
-) -> list[Finding]:
-    base, repo, findings = specs[0], specs[0].repo, []
-    gone = _gone(repo, [spec for spec in specs if spec.state != RETIRED])
-    for spec in (spec for spec in specs if spec.name in gone):
-        state = CANDIDATE if spec.state == CANDIDATE else QUARANTINED
-        new = spec.reason != gone[spec.name]
-        if new and not dry_run:
-            changes.set_state(root, spec.name, state, reason=gone[spec.name])
-        text = f"{gone[spec.name]}; {spec.name} is {'now' if new else 'still'} {state}"
-        findings.append(Finding(GONE, repo, spec.revision, spec.name, text, new and not dry_run))
-    try:
-        head = hub.commit(repo)
-    except hub.NoRepository:
-        return findings
-    same = partial(Finding, SAME, repo, head.commit, "")
+) -> Release | None:
+    """A commit that no entry of its repository has, if it can change a score."""
+    base, head = specs[0], hub.commit(specs[0].repo)
     if any(spec.revision == head.commit for spec in specs):
-        return findings or [same("the newest commit is registered")]
-    at_base = None if base.name in gone else hub.commit(repo, base.revision).that_matter()
-    if head.that_matter() == at_base:
-        return [*findings, same(f"weights and settings are those of {base.name}")]
-    short = head.commit[:_SHORT]
-    named = (f"{base.name}-{short}", f"{base.title} ({short})")
-    wanted = propose.Request(*named, revision=head.commit)
-    proposal = propose.propose(repo, root, here, wanted, base)
-    return [*findings, _register(root, proposal, NEW_COMMIT, base.name, dry_run)]
-
-
-def _gone(repo: str, specs: list[ModelSpec]) -> dict[str, str]:
-    """Entry -> why its commit is no longer available."""
-    reasons = {}
-    for spec in specs:
-        try:
-            hub.commit(repo, spec.revision)
-        except hub.NoRevision:
-            at = spec.revision[:_SHORT]
-            reasons[spec.name] = f"commit {at} is no longer on the hub (force-pushed?)"
-        except hub.NoRepository:
-            reasons[spec.name] = (
-                f"{repo} is no longer on the hub, or no longer shown to this account"
-            )
-    return reasons
+        return None
+    with suppress(hub.NoRevision):  # a forced push: there is nothing to compare with
+        if head.that_matter() == hub.commit(base.repo, base.revision).that_matter():
+            return None
+    short = head.commit[:8]
+    name, title = f"{base.name}-{short}", f"{base.title} ({short})"
+    wanted = propose.Request(name, title, revision=head.commit)
+    proposal = propose.propose(base.repo, root, here, wanted, base)
+    return _register(root, proposal, f"new commit of {base.name}", "", dry_run)
 
 
 def _repository(
-    root: Path, listed: hub.ModelFacts, owner: Owner, here: propose.Host, dry_run: bool
-) -> list[Finding]:
+    root: Path, listed: hub.ModelFacts, rule: Owner, here: propose.Host, dry_run: bool
+) -> Release:
+    """A repository of which there is no entry."""
     account = listed.repo.split("/")[0]
-    wanted = propose.Request(suites=owner.suites, gpu=owner.gpu)
-    proposal = propose.propose(listed.repo, root, here, wanted)
-    if proposal.spec.name in entries.load_all(root):
-        wanted = replace(wanted, name=f"{account.lower()}-{proposal.spec.name}")
+    size = f"{listed.params / 1e9:.3g} billion parameters" if listed.params else "size unknown"
+    access = "gated" if listed.gated else "not gated"
+    facts = f"{size}, {listed.licence or 'licence not stated'}, {access}"
+    wanted = propose.Request(suites=rule.suites, gpu=rule.gpu)
+    try:
         proposal = propose.propose(listed.repo, root, here, wanted)
+        if proposal.spec.name in entries.load_all(root):
+            wanted = replace(wanted, name=f"{account.lower()}-{proposal.spec.name}")
+            proposal = propose.propose(listed.repo, root, here, wanted)
+    except Gated as error:  # a person decides by the facts whether to accept its conditions
+        raise Gated(f"{error} ({facts})") from None
     fit = f"{proposal.devices} x {proposal.gib:.0f} GiB" if proposal.gib else "memory unknown"
-    facts = f"{proposal.spec.family}, {_facts(listed, proposal.spec.params_b)}, {fit}"
-    return [_register(root, proposal, NEW_REPOSITORY, account, dry_run, f" ({facts})")]
+    facts = f" ({proposal.spec.family}, {facts}, {fit})"
+    return _register(root, proposal, f"new repository of {account}", facts, dry_run)
 
 
 def _register(
-    root: Path,
-    proposal: propose.Proposal,
-    kind: str,
-    base: str,
-    dry_run: bool,
-    facts: str = "",
-) -> Finding:
-    name = proposal.spec.name
-    onward = proposal.obstacle or f"not checked yet: sdgbias models enable {name}"
-    spec = replace(proposal.spec, reason=f"{kind} of {base}; {onward}")
+    root: Path, proposal: propose.Proposal, origin: str, facts: str, dry_run: bool
+) -> Release:
+    spec = replace(proposal.spec, reason=f"{origin}; {proposal.spec.reason}")
     if not dry_run:
         changes.write(root, spec)
-    text = f"candidate {name}: {spec.reason}{facts}"
-    at = (spec.repo, spec.revision, name)
-    return Finding(kind, *at, text, not dry_run, ready=not proposal.obstacle)
+    why, verdict = (
+        f"candidate {spec.name}: {spec.reason}",
+        NOT_HERE if proposal.obstacle else WAITING,
+    )
+    return Release(spec.repo, spec.revision, verdict, why + facts, spec.name)
 
 
-def _described(one: Finding, listed: hub.ModelFacts, here: propose.Host) -> Finding:
-    """A gated repository that can't be read, with what the hub's list shows of it to everybody: a
-    person decides by that whether to accept its conditions."""
-    if not listed.gated or not listed.params:
-        return one
-    weights = machine.weights_gib(listed.params, "bfloat16")
-    devices = machine.devices_for(weights, here.machine)
-    each = f"{devices} x {machine.need(weights, devices or 1):.0f} GiB"
-    fit = each if devices else "too large for this machine"
-    params_b = float(f"{listed.params / 1e9:.3g}")
-    facts = f"{_facts(listed, params_b)}, {fit} in bfloat16"
-    return replace(one, text=f"{one.text} ({facts})")
-
-
-def _facts(listed: hub.ModelFacts, params_b: float | None) -> str:
-    size = f"{params_b:g} billion parameters" if params_b else "size unknown"
-    access = "gated" if listed.gated else "not gated"
-    return f"{size}, {listed.licence or 'licence not stated'}, {access}"
-
-
-# ----------------------------------------------------------------------
-# trying
-
-
-def _ask(name: str, questions: int, enable: bool, seconds: float) -> tuple[bool | None, str]:
-    """`sdgbias models enable` in a process, which is ended when its time is up."""
-    command = [*CLI, "models", "enable", name, "--probes", str(questions)]
-    with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder, "log")
-        ended = process.run([*command, *([] if enable else ["--dry-run"])], log, seconds)
-        code, why = ended.code, process.last_error(log)
-    if ended.timed_out:
-        return False, f"its questions took longer than the {seconds / 60:.0f} minutes left"
-    # what is no verdict on the model is a fault of the project
-    verdicts = (ModelError.exit_code, EnginesDisagree.exit_code, InfrastructureError.exit_code)
-    return (True, "") if code == 0 else (False if code in verdicts else None, why)
-
-
-def try_candidates(
-    root: Path, rules: Rules, versions: Mapping[str, str], ask: Ask = _ask
-) -> list[Finding]:
+def try_candidates(root: Path, rules: Rules, versions: Mapping[str, str]) -> list[Release]:
     """Fetches and asks what waits and, after an upgrade (of the libraries of these versions), what
     was not admitted; [] where the rules have no `probe`. What the minutes of a look don't suffice
-    for waits for the next. Raises RegistryError, and what fetch.fetch raises."""
-    if rules.probe is None:
-        return []
-    end, ledger, findings = time.monotonic() + 60 * rules.probe.minutes, read_ledger(root), []
+    for waits for the next. Raises RegistryError."""
+    end = time.monotonic() + (60 * rules.probe.minutes if rules.probe else -1)
+    tried, ledger, registered = [], read_ledger(root), entries.load_all(root)
     for repo, row in sorted(ledger.items(), key=lambda pair: (pair[1].first_seen, pair[0])):
-        if _is_due(root, row, versions):
-            verdict, why = _try(root, rules, row.name, end, ask)
-            findings.append(Finding(verdict, "", "", row.name, why))
-            ledger[repo] = replace(row, verdict=verdict, why=why, versions=dict(versions))
-            write_ledger(root, ledger)  # one by one: a look that is killed asks no model twice
-    return findings
+        due = row.verdict == WAITING or (row.verdict == NOT_ADMITTED and row.versions != versions)
+        spec = registered.get(row.name)  # None: removed or renamed by a person
+        if not due or spec is None or spec.state != CANDIDATE or time.monotonic() >= end:
+            continue
+        try:
+            fetch.fetch(spec, lambda line: None)
+            verdict, why = _ask(spec.name, rules)
+        except SdgbiasError as error:
+            verdict, why = WAITING, str(error)
+        if verdict == NOT_ADMITTED and entries.load(root, spec.name).state == CANDIDATE:
+            changes.set_state(root, spec.name, CANDIDATE, reason=f"not admitted: {why}")
+        why = f"{spec.name}: {why}"
+        one = replace(row, verdict=verdict, why=why, versions=versions, news=why != row.why)
+        ledger[repo] = one
+        tried.append(one)
+        write_ledger(root, ledger)  # one by one: a look that is killed asks no model twice
+    return tried
 
 
-def _is_due(root: Path, row: Seen, versions: Mapping[str, str]) -> bool:
-    upgraded = row.verdict == NOT_ADMITTED and row.versions != versions
-    try:
-        state = entries.load(root, row.name).state if upgraded or row.verdict == WAITING else ""
-    except RegistryError:  # removed or renamed by a person
-        return False
-    return state == CANDIDATE
-
-
-def _try(root: Path, rules: Rules, name: str, end: float, ask: Ask) -> tuple[str, str]:
-    """(what came of a candidate, why)."""
+def _ask(name: str, rules: Rules) -> tuple[str, str]:
+    """(ADMITTED, NOT_ADMITTED or WAITING, why) of a candidate: runs `sdgbias models enable` in a
+    process, which is ended when its time is up."""
     assert rules.probe is not None
-    if end <= time.monotonic():
-        return WAITING, f"the {rules.probe.minutes:g} minutes of this look are spent"
-    try:
-        fetch.fetch(entries.load(root, name), lambda line: None)
-    except SdgbiasError as error:
-        if hub.ends_all(error):
-            raise
-        return WAITING, str(error)
-    left = end - time.monotonic()
-    if left <= 0:
-        return WAITING, "fetched; no time was left to ask it"
-    passed, why = ask(name, rules.probe.questions, rules.enable != "", left)
-    if passed:
-        enabled = f"sdgbias models enable {name}"
-        return ADMITTED, "enabled: evaluated from tonight on" if rules.enable else enabled
-    if passed is not None and entries.load(root, name).state == CANDIDATE:
-        changes.set_state(root, name, CANDIDATE, reason=f"not admitted: {why}")
-    return WAITING if passed is None else NOT_ADMITTED, why
+    command = [*CLI, "models", "enable", name, "--probes", str(rules.probe.questions)]
+    with tempfile.TemporaryDirectory() as folder:
+        log, seconds = Path(folder, "log"), 60 * rules.probe.minutes
+        ended = process.run([*command, *([] if rules.enable else ["--dry-run"])], log, seconds)
+        why = process.last_error(log)
+    if ended.timed_out:
+        return NOT_ADMITTED, f"its questions took longer than {rules.probe.minutes:g} minutes"
+    if ended.code == 0:
+        enabled = "enabled: evaluated from tonight on"
+        return ADMITTED, enabled if rules.enable else f"sdgbias models enable {name}"
+    return NOT_ADMITTED if ended.code in _ON_THE_MODEL else WAITING, why
+
+
+def run(
+    file: Path | None, variable: str, dry_run: bool, show: Callable[[list[Release]], None]
+) -> None:
+    """One look by the rules of a file (None: registry/watch.yaml), with its trials. ``show`` gets
+    what came of it; then the news are sent to the address in this environment variable ('': to
+    nobody). Raises UsageError (the variable isn't set), what `look` and `try_candidates` raise,
+    and InfrastructureError: a repository didn't answer, or the news could not be sent."""
+    address = os.environ.get(variable, "") if variable else ""
+    if variable and not address:
+        raise UsageError(f"--webhook-env {variable}: not set; export it: the address is secret")
+    root = entries.find_root()
+    rules, here = watch_rules.read(file or root / "registry" / "watch.yaml"), admission.here(root)
+    found = look(root, rules, here, dry_run)
+    tried = [] if dry_run else try_candidates(root, rules, here.versions)
+    show(found + tried)
+    lines = [one.line() for one in found + tried if one.news]
+    to_send = "\n".join(["New on the hub:", *lines]) if lines and address and not dry_run else ""
+    if to_send and (why := notify.post(address, to_send)[1]):
+        raise InfrastructureError(f"the news could not be sent: {why}; they are printed above")
+    if failed := ", ".join(one.repo for one in found if one.verdict == TROUBLE):
+        raise InfrastructureError(f"can't be read: {failed}; later again: sdgbias models watch")

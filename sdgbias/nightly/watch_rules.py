@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import date
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,15 +13,6 @@ from sdgbias import formats
 from sdgbias.errors import RegistryError
 from sdgbias.formats import STRICT, Count, Day, Flag, Positive, Text
 from sdgbias.registry import entries, hub
-
-
-def _pattern(text: str) -> str:
-    try:
-        re.compile(text)
-    except re.error as error:
-        fault = f"{text!r} is no regular expression ({error})"
-        raise ValueError(f"{fault}; valid: such as 'llava-.*-hf'") from None
-    return text
 
 
 def _suites(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -46,7 +35,7 @@ class Owner:
     """At most so many billion parameters, by the hub's count of its safetensors."""
     licences: tuple[Text, ...] = ()
     """Licences, one of which its card names; empty: any."""
-    match: Annotated[str, AfterValidator(_pattern)] = ""
+    match: re.Pattern[str] = re.compile("")
     """A regular expression that the whole name (without the owner) has to match; empty: any."""
     newer_than: Day = ""
     """Created after this day, such as 2026-01-31; empty: any."""
@@ -55,21 +44,20 @@ class Owner:
     gpu: str = ""
     """GPU kind of the work pool that would run it; empty: cpu."""
 
-    def listed(self) -> Iterator[hub.ModelFacts]:
+    def listed(self, pipeline: str) -> list[hub.ModelFacts]:
         """The repositories that the hub lists. Errors: as hub.listed."""
-        for pipeline in self.pipelines:
-            yield from hub.listed(pipeline, self.owner)
+        return hub.listed(pipeline, self.owner)
 
     def admits(self, one: hub.ModelFacts) -> bool:
         """Whether a repository meets every condition. A value missing on the hub doesn't meet its
         condition."""
-        small = self.max_params_b is None or 0 < one.params <= self.max_params_b * 1e9
-        licensed = not self.licences or one.licence in self.licences
-        named = not self.match or re.fullmatch(self.match, one.repo.split("/")[-1]) is not None
-        new = not self.newer_than or (
-            one.created is not None and one.created > date.fromisoformat(self.newer_than)
+        name = one.repo.split("/")[-1]
+        return (
+            (self.max_params_b is None or 0 < one.params <= self.max_params_b * 1e9)
+            and (not self.licences or one.licence in self.licences)
+            and (not self.match.pattern or self.match.fullmatch(name) is not None)
+            and (not self.newer_than or str(one.created or "") > self.newer_than)
         )
-        return small and licensed and named and new
 
 
 @dataclass(frozen=True)
@@ -84,9 +72,8 @@ class Everyone(Owner):
     limit: Count = 50
     """So many repositories are looked at."""
 
-    def listed(self) -> Iterator[hub.ModelFacts]:
-        for pipeline in self.pipelines:
-            yield from hub.listed(pipeline, "", self.apps, self.sort, self.limit)
+    def listed(self, pipeline: str) -> list[hub.ModelFacts]:
+        return hub.listed(pipeline, "", self.apps, self.sort, self.limit)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from sdgbias.analysis.paper import results
 from sdgbias.analysis.paper.results import NOT_ANALYSED, NOT_RUN
 from sdgbias.analysis.paper.tables import MADE, Cell
 from sdgbias.analysis.rows import row, table
-from sdgbias.benchmark.release.records import AUTHORS_REPO
+from sdgbias.benchmark.release.authors import AUTHORS_REPO
 from sdgbias.errors import UsageError
 from sdgbias.suites.rows import HEADLINE
 from sdgbias.types import NEEDS_SCORES, PILLARS

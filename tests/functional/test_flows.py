@@ -172,7 +172,7 @@ def test_a_new_commit_becomes_a_candidate_and_an_error_is_the_flows(
         )
     assert done.returncode == 0, done.stderr
     first_look, second_look = done.stdout.splitlines()
-    assert "new commit: vlm-" in first_look and "nowhere.yaml" in second_look
+    assert "candidate vlm-" in first_look and "nowhere.yaml" in second_look
     assert "new commit" in texts.get_nowait() and texts.empty()
     made = sorted(path.name for path in (tmp_path / "registry" / "models").iterdir())
     assert made == [f"vlm-{second.sha[:8]}.yaml", "vlm.yaml"]

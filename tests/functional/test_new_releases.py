@@ -53,7 +53,7 @@ def test_from_an_empty_registry_to_the_first_published_night(
 
     assert MORE.keys() <= said.keys()
     assert "candidate llava-tiny" in said["sdgbias models watch --dry-run"]
-    assert "admitted        llava-tiny: enabled" in said["sdgbias models watch"]
+    assert ": llava-tiny: enabled: evaluated from tonight on" in said["sdgbias models watch"]
     message = messages.get_nowait()
     assert "new repository" in message and "admitted" in message, "one message with both"
     assert set(watch.read_ledger(tmp_path)) == {"llava-hf/llava-tiny"}, "the others are not wanted"

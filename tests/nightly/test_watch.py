@@ -1,9 +1,10 @@
-"""The watch against a hub on loopback: new commits, new repositories, withdrawn commits; a month of
-it, in which each piece of news is told once and candidates are tried within a budget; its rules."""
+"""The watch against a hub on loopback: new commits and new repositories; a month of it, in which
+each piece of news is told once and candidates are tried within a budget; its rules."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import date, timedelta
@@ -17,19 +18,16 @@ import yaml
 from typer.testing import CliRunner
 
 from sdgbias.cli.models import models_app
-from sdgbias.errors import ExpiredToken, HubUnreachable, RegistryError
-from sdgbias.nightly import watch, watch_rules
+from sdgbias.errors import ExpiredToken, HubUnreachable, InfrastructureError, RegistryError
+from sdgbias.nightly import process, watch, watch_rules
 from sdgbias.nightly.watch import (
     ADMITTED,
-    GONE,
-    NEW_COMMIT,
-    NEW_REPOSITORY,
     NOT_ADMITTED,
+    NOT_HERE,
     REFUSED,
-    SAME,
     TROUBLE,
     WAITING,
-    Finding,
+    Release,
 )
 from sdgbias.nightly.watch_rules import Everyone, Owner, Probe, Rules
 from sdgbias.registry import changes, entries
@@ -48,7 +46,6 @@ MONTH = Rules(
 )
 FIRST = date(2026, 11, 1)
 MEMBER, EXPIRED = "hf_member0000000000", "hf_old0000000000000"
-Answer = tuple[bool | None, str]
 
 
 def files(weights: str = "", **config: Any) -> dict[str, Any]:
@@ -77,8 +74,8 @@ def texts(root: Path) -> dict[str, str]:
     return {path.stem: path.read_text() for path in (root / "registry" / "models").iterdir()}
 
 
-def kinds(findings: list[Finding]) -> list[tuple[str, str]]:
-    return [(one.kind, one.name) for one in findings]
+def verdicts(releases: list[Release]) -> list[tuple[str, str]]:
+    return [(one.verdict, one.name) for one in releases]
 
 
 def test_given_a_new_commit_then_it_becomes_a_candidate_once(root: Path, hub: Hub) -> None:
@@ -86,60 +83,46 @@ def test_given_a_new_commit_then_it_becomes_a_candidate_once(root: Path, hub: Hu
     inherited = {"batch_size": 3, "dtype": "float32", "options": {"suites": ["people"]}}
     put(root, "vlm", "lab/vlm", repo.commits[0].sha, **inherited)
     before = texts(root)
-    assert kinds(watch.look(root, Rules(), HERE)) == [(SAME, "")]
+    assert watch.look(root, Rules(), HERE) == [], "the newest commit is registered"
     repo.commits.append(commit({**files(), "README.md": b"new words"}, "second"))
-    [same] = watch.look(root, Rules(), HERE)
-    assert same.kind == SAME and "weights and settings are those of vlm" in same.text
+    assert watch.look(root, Rules(), HERE) == [], "weights and settings are the same"
 
     repo.commits.append(commit(files("new"), "third"))
     head = repo.commits[-1].sha
     [dry] = watch.look(root, Rules(), HERE, dry_run=True)
-    assert (dry.kind, dry.name, dry.written) == (NEW_COMMIT, f"vlm-{head[:8]}", False)
-    assert texts(root) == before
+    assert verdicts([dry]) == [(WAITING, f"vlm-{head[:8]}")] and texts(root) == before
     [new] = watch.look(root, Rules(), HERE)
-    assert new.written and new.name == dry.name and f"@{head[:8]}" in new.line()
+    assert new.name == dry.name and f"@{head[:8]}" in new.line()
     spec = entries.load(root, new.name)
     assert (spec.state, spec.revision, spec.title) == ("candidate", head, f"VLM ({head[:8]})")
     assert {name: getattr(spec, name) for name in inherited} == inherited
     assert spec.reason.startswith("new commit of vlm; ")
     assert spec.reason.endswith(f"models enable {spec.name}")
     assert texts(root)["vlm"] == before["vlm"], "an entry never changes in place"
-    assert kinds(watch.look(root, Rules(), HERE)) == [(SAME, "")], "nothing new the second time"
+    assert watch.look(root, Rules(), HERE) == [], "nothing new the second time"
     for name in ("vlm", spec.name):
         changes.set_state(root, name, "retired", reason="superseded")
+    repo.commits.append(commit(files("newer"), "fourth"))
     assert watch.look(root, Rules(), HERE) == [], "a retired model isn't watched"
 
 
-def test_given_a_withdrawn_commit_then_it_is_quarantined(
+def test_given_a_withdrawn_commit_then_the_entry_stays_and_it_is_told(
     root: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Its weights may be in the cache; a night that lacks them says so."""
     repo = hub.repos["lab/vlm"]
-    old = repo.commits[0].sha
-    put(root, "vlm", "lab/vlm", old)
-    put(root, "try", "lab/vlm", old, "candidate")
+    put(root, "vlm", "lab/vlm", repo.commits[0].sha)
+    before = texts(root)["vlm"]
     repo.commits[:] = [commit(files("other"), "forced")]
-    before, new = texts(root), f"vlm-{repo.commits[0].sha[:8]}"
-    dry = watch.look(root, Rules(), HERE, dry_run=True)
-    assert texts(root) == before and not any(one.written for one in dry)
-    findings = watch.look(root, Rules(), HERE)
-    assert kinds(dry) == kinds(findings) == [(GONE, "vlm"), (GONE, "try"), (NEW_COMMIT, new)]
-    vlm, candidate = (entries.load(root, name) for name in ("vlm", "try"))
-    assert (vlm.state, vlm.until, candidate.state) == ("quarantined", "", "candidate")
-    why = f"commit {old[:8]} is no longer on the hub (force-pushed?)"
-    assert vlm.reason == candidate.reason == why
-    before = texts(root)
-    again = watch.look(root, Rules(), HERE)
-    assert kinds(again) == [(GONE, "vlm"), (GONE, "try")] and texts(root) == before
-    assert not any(one.written for one in again) and "still quarantined" in again[0].text
-
-    put(root, "vlm", "lab/vlm", old)
+    forced = watch.look(root, Rules(), HERE)
+    assert verdicts(forced) == [(WAITING, f"vlm-{repo.commits[0].sha[:8]}")]
     del hub.repos["lab/vlm"]
-    [private] = watch.look(root, Rules(), HERE)
-    assert private.kind == REFUSED and "not logged in" in private.text
-    assert entries.load(root, "vlm").enabled, "it may be private"
-    monkeypatch.setenv("HF_TOKEN", MEMBER)
-    assert {one.kind for one in watch.look(root, Rules(), HERE)} == {GONE}
-    assert "no longer on the hub, or no longer shown" in entries.load(root, "vlm").reason
+    for token, why in (("", "not logged in"), (MEMBER, "not on the hub")):
+        monkeypatch.setenv("HF_TOKEN", token)
+        [gone] = watch.look(root, Rules(), HERE)
+        [again] = watch.look(root, Rules(), HERE)
+        assert gone.verdict == REFUSED and why in gone.why and gone.news and not again.news
+    assert texts(root)["vlm"] == before
 
 
 def test_given_the_rules_of_an_owner_then_new_repositories_become_candidates(
@@ -163,10 +146,12 @@ def test_given_the_rules_of_an_owner_then_new_repositories_become_candidates(
     for name, repo in (("vlm-3b", "else/vlm-3b"), ("mine", "lab/vlm"), ("cased", "LAB/VLM-cased")):
         put(root, name, repo, "ab" * 20, "retired")
     conditions = {"max_params_b": 15, "licences": ("apache-2.0",), "newer_than": "2026-01-31"}
-    owner = Owner("lab", match="(?i)vlm.*", suites=("people",), gpu="a100", **conditions)
-    findings = watch.look(root, Rules(owners=(owner,)), HERE)
-    assert {one.repo: one.kind for one in findings} == {
-        "lab/vlm-3b": NEW_REPOSITORY,
+    owner = Owner(
+        "lab", match=re.compile("(?i)vlm.*"), suites=("people",), gpu="a100", **conditions
+    )
+    releases = watch.look(root, Rules(owners=(owner,)), HERE)
+    assert {one.repo: one.verdict for one in releases} == {
+        "lab/vlm-3b": WAITING,
         "lab/vlm-down": TROUBLE,
         "lab/vlm-gated": TROUBLE,
         "lab/vlm-pickles": REFUSED,
@@ -192,7 +177,7 @@ def test_given_the_rules_of_an_owner_then_new_repositories_become_candidates(
         ({"max_params_b": 7}, {"7b", "7b-same-day", "7b-gguf"}),
         ({"newer_than": "2026-01-31"}, {"7b", "7b-more", "7b-gguf"}),
         ({"newer_than": "2026-01-30"}, {"7b", "7b-more", "7b-gguf", "7b-same-day"}),
-        ({"match": "vlm-7b"}, {"7b"}),
+        ({"match": re.compile("vlm-7b")}, {"7b"}),
     ],
 )
 def test_given_conditions_then_their_bounds_are_exact(
@@ -213,12 +198,13 @@ def test_given_trouble_of_one_repository_then_it_stops_no_other_and_of_the_hub_a
 ) -> None:
     hub.repos["lab/down"] = model(broken=500)
     for name, repo in (("a-down", "lab/down"), ("vlm", "lab/vlm")):
-        put(root, name, repo, hub.repos["lab/vlm"].commits[0].sha)
+        put(root, name, repo, "ab" * 20)
     put(root, "folder", "local:w", "local")
     put(root, "unpinned", "lab/new", "unpinned", "candidate")
-    findings = watch.look(root, Rules(), HERE)
-    assert [(f.kind, f.repo) for f in findings] == [(TROUBLE, "lab/down"), (SAME, "lab/vlm")]
-    assert [one.repo for one in watch.look(root, Rules(skip=("a-down",)), HERE)] == ["lab/vlm"]
+    releases = watch.look(root, Rules(), HERE, dry_run=True)
+    assert [(r.verdict, r.repo) for r in releases] == [(TROUBLE, "lab/down"), (WAITING, "lab/vlm")]
+    skipping = watch.look(root, Rules(skip=("a-down",)), HERE, dry_run=True)
+    assert [one.repo for one in skipping] == ["lab/vlm"]
     before = texts(root)
     monkeypatch.setenv("HF_TOKEN", EXPIRED)
     with pytest.raises(ExpiredToken):
@@ -248,24 +234,26 @@ def month(hub: Hub) -> Hub:
     return hub
 
 
-def answers(root: Path, asked: list[str]) -> Callable[[str, int, bool, float], Answer]:
-    """`models enable` for a model whose probes pass; those named weak don't."""
+@pytest.fixture
+def asked(root: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The candidates that were asked: `models enable` passes, but for those named weak."""
+    names: list[str] = []
 
-    def ask(name: str, questions: int, enable: bool, seconds: float) -> Answer:
-        assert questions == 200 and enable and 0 < seconds <= 1200
-        asked.append(name)
+    def ask(name: str, rules: Rules) -> tuple[str, str]:
+        names.append(name)
         if name.startswith("weak"):
-            return False, "candidate mass 0.01 is below the floor"
+            return NOT_ADMITTED, "candidate mass 0.01 is below the floor"
         changes.set_state(root, name, "enabled")
-        return True, ""
+        return ADMITTED, "enabled: evaluated from tonight on"
 
-    return ask
+    monkeypatch.setattr(watch, "_ask", ask)
+    return names
 
 
 def test_given_thirty_days_then_news_are_told_once_and_candidates_tried(
-    root: Path, month: Hub, monkeypatch: pytest.MonkeyPatch
+    root: Path, month: Hub, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    repos, asked, here = month.repos, list[str](), [HERE]
+    repos, here = month.repos, [HERE]
     good = repos["lab/good"].commits
 
     def upgrade() -> None:
@@ -288,22 +276,21 @@ def test_given_thirty_days_then_news_are_told_once_and_candidates_tried(
     tried: dict[int, list[tuple[str, str]]] = {}
     for day in range(1, 31):
         events.get(day, lambda: None)()
-        findings = watch.look(root, MONTH, here[0], today=FIRST + timedelta(days=day - 1))
-        if new := [(one.kind, one.repo.split("/")[1]) for one in findings if one.news]:
+        releases = watch.look(root, MONTH, here[0], today=FIRST + timedelta(days=day - 1))
+        if new := [(one.verdict, one.repo.split("/")[1]) for one in releases if one.news]:
             news[day] = new
-        trials = watch.try_candidates(root, MONTH, here[0].versions, answers(root, asked))
-        if trials:
-            tried[day] = kinds(trials)
+        if trials := watch.try_candidates(root, MONTH, here[0].versions):
+            tried[day] = verdicts(trials)
     better = f"good-{good[-1].sha[:8]}"
     assert news == {
-        1: [(NEW_REPOSITORY, "good"), (NEW_REPOSITORY, "huge"), (REFUSED, "odd")],
-        5: [(NEW_REPOSITORY, "trendy")],
-        9: [(NEW_REPOSITORY, "weak")],
-        12: [(NEW_REPOSITORY, "odd")],
+        1: [(WAITING, "good"), (NOT_HERE, "huge"), (REFUSED, "odd")],
+        5: [(WAITING, "trendy")],
+        9: [(WAITING, "weak")],
+        12: [(WAITING, "odd")],
         15: [(TROUBLE, "gated")],
-        18: [(NEW_REPOSITORY, "gated")],
-        23: [(NEW_COMMIT, "good")],
-        27: [(GONE, "trendy")],
+        18: [(WAITING, "gated")],
+        23: [(WAITING, "good")],
+        27: [(REFUSED, "trendy")],
     }
     assert tried == {
         1: [(ADMITTED, "good")],
@@ -314,9 +301,8 @@ def test_given_thirty_days_then_news_are_told_once_and_candidates_tried(
         23: [(ADMITTED, better)],
     }
     states = {name: spec.state for name, spec in entries.load_all(root).items()}
-    enabled = dict.fromkeys(("good", "odd", "gated", better), "enabled")
-    others = {"trendy": "quarantined", "weak": "candidate", "huge": "candidate"}
-    assert states == enabled | others and "huge" not in asked
+    enabled = dict.fromkeys(("good", "odd", "gated", "trendy", better), "enabled")
+    assert states == enabled | {"weak": "candidate", "huge": "candidate"} and "huge" not in asked
     weak = "not admitted: candidate mass 0.01 is below the floor"
     assert entries.load(root, "weak").reason == weak
     assert "too large" in entries.load(root, "huge").reason
@@ -327,61 +313,90 @@ def test_given_thirty_days_then_news_are_told_once_and_candidates_tried(
 
 
 def test_given_a_budget_then_the_candidates_that_it_leaves_wait(
-    root: Path, month: Hub, monkeypatch: pytest.MonkeyPatch
+    root: Path, month: Hub, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     month.repos["lab/second"] = model("second")
     watch.look(root, MONTH, HERE, today=FIRST)
-    clock, asked = [0.0], list[str]()
+    clock, ask = [0.0], watch._ask
     monkeypatch.setattr(watch.time, "monotonic", lambda: clock[0])
 
-    def slow(*question: Any) -> Answer:
+    def slow(name: str, rules: Rules) -> tuple[str, str]:
         clock[0] += 1200.0
-        return answers(root, asked)(*question)
+        return ask(name, rules)
 
-    def tries(rules: Rules = MONTH, ask: Any = slow) -> list[tuple[str, str]]:
-        trials = watch.try_candidates(root, rules, HERE.versions, ask)
-        reasons.extend(one.text for one in trials)
-        return kinds(trials)
+    def tries(rules: Rules = MONTH) -> list[tuple[str, str]]:
+        return verdicts(watch.try_candidates(root, rules, HERE.versions))
 
-    reasons: list[str] = []
+    monkeypatch.setattr(watch, "_ask", slow)
     assert tries(replace(MONTH, probe=None)) == []
-    assert tries() == [(ADMITTED, "good"), (WAITING, "second")]
-    assert "20 minutes of this look are spent" in reasons[-1]
-    assert tries() == [(ADMITTED, "second")] and tries() == [] and asked == ["good", "second"]
+    assert tries() == [(ADMITTED, "good")] and tries() == [(ADMITTED, "second")]
+    assert tries() == [] and asked == ["good", "second"]
 
     month.repos["lab/third"] = model("third")
     watch.look(root, MONTH, HERE, today=FIRST)
     with monkeypatch.context() as full:
         full.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=10))
         assert tries() == [(WAITING, "third")]
-    assert "has 0.0 GiB left" in reasons[-1] and asked[-1] != "third"
-    not_its_fault = (None, "no expectations folder")
-    assert tries(ask=lambda *_: not_its_fault) == [(WAITING, "third")]
-    assert reasons[-1] == "no expectations folder"
+    assert "has 0.0 GiB left" in watch.read_ledger(root)["lab/third"].why
+    assert asked == ["good", "second"]
+
+
+@pytest.mark.parametrize(
+    ("code", "timed_out", "enable", "verdict", "why"),
+    [
+        (0, False, "when_admitted", ADMITTED, "enabled: evaluated from tonight on"),
+        (0, False, "", ADMITTED, "sdgbias models enable one"),
+        (5, False, "", NOT_ADMITTED, "its last words"),
+        (2, False, "", WAITING, "its last words"),  # a fault of the project
+        (-9, True, "", NOT_ADMITTED, "its questions took longer than 20 minutes"),
+    ],
+)
+def test_given_how_the_questions_ended_then_that_is_the_verdict(
+    monkeypatch: pytest.MonkeyPatch,
+    code: int,
+    timed_out: bool,
+    enable: Any,
+    verdict: str,
+    why: str,
+) -> None:
+    def run(command: list[str], log: Path, seconds: float) -> process.ProcessEnd:
+        assert command[3:] == [
+            *("models", "enable", "one", "--probes", "200"),
+            *([] if enable else ["--dry-run"]),
+        ]
+        assert seconds == 1200
+        log.write_text("error: its last words\n")
+        return process.ProcessEnd(code, timed_out, 1.0)
+
+    monkeypatch.setattr(process, "run", run)
+    assert watch._ask("one", Rules(probe=Probe(), enable=enable)) == (verdict, why)
 
 
 def test_given_the_command_then_it_prints_news_trials_and_facts_of_gated_releases(
-    root: Path, month: Hub, monkeypatch: pytest.MonkeyPatch
+    root: Path, month: Hub, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rules = root / "registry" / "watch.yaml"
     rules.write_text("{owners: [{owner: lab}], probe: {}, enable: when_admitted}")
     monkeypatch.setenv("SDGBIAS_REGISTRY", str(root))
     monkeypatch.setattr(admission, "here", lambda _: HERE)
-    monkeypatch.setattr(watch.try_candidates, "__defaults__", (answers(root, []),))
     rows = json.loads(CliRunner().invoke(models_app, ["watch", "--json"]).stdout)
-    assert [(one["kind"], one["name"]) for one in rows] == [
-        (NEW_REPOSITORY, "good"),
-        (NEW_REPOSITORY, "huge"),
-        (REFUSED, ""),
-        (ADMITTED, "good"),
+    assert [(one["verdict"], one["name"], one["news"]) for one in rows] == [
+        (WAITING, "good", True),
+        (NOT_HERE, "huge", True),
+        (REFUSED, "", True),
+        (ADMITTED, "good", True),
     ]
     assert len({frozenset(one) for one in rows}) == 1, "rows of one table"
-    month.repos = {f"lab/{n}": model(n, b, gated=True) for n, b in (("a", 7), ("z", 900))}
+    assert CliRunner().invoke(models_app, ["watch"]).stdout == "nothing new\n"
+    month.repos = {"lab/a": model("a", gated=True)}
     rules.write_text("{commits: false, owners: [{owner: lab}]}")
-    small, large = CliRunner().invoke(models_app, ["watch"]).stdout.splitlines()[:2]
-    assert "gated" in small.split("(7 ")[0], "why it can't be read"
-    assert "(7 billion parameters, apache-2.0, gated, 1 x 16 GiB in bfloat16)" in small
-    assert "gated, too large for this machine in bfloat16)" in large
+    gated = CliRunner().invoke(models_app, ["watch"])
+    assert "gated, and you are not logged in" in gated.stdout, "why it can't be read"
+    assert gated.stdout.endswith("(7 billion parameters, apache-2.0, gated)\n")
+    assert isinstance(gated.exception, InfrastructureError)
+    assert "can't be read: lab/a; later again" in str(gated.exception)
+    unset = CliRunner().invoke(models_app, ["watch", "--webhook-env", "NOWHERE"])
+    assert "--webhook-env NOWHERE: not set" in str(unset.exception)
     (root / watch.LEDGER).write_text("{")
     with pytest.raises(RegistryError, match=r"seen.json: not a ledger .* remove it"):
         watch.look(root, Rules(), HERE)
@@ -403,7 +418,11 @@ RULES = {
     "a repository": ("owners: [{owner: lab/vlm}]", "owner is 'lab/vlm'", True),
     "a climb": ("owners: [{owner: ../x}]", "owner is '../x'", True),
     "size 0": ("owners: [{owner: lab, max_params_b: 0}]", "max_params_b is 0", True),
-    "no expression": ("owners: [{owner: lab, match: '('}]", "is no regular expression", False),
+    "no expression": (
+        "owners: [{owner: lab, match: '('}]",
+        "match is '\\('; valid: a valid regular expression",
+        False,
+    ),
     "a suite": ("owners: [{owner: lab, suites: [Two words]}]", "unknown suite 'Two words'", False),
     "no day": ("owners: [{owner: lab, newer_than: 2026-02-30}]", "newer_than|not readable", None),
 }

@@ -13,7 +13,7 @@ import pandas as pd
 
 from sdgbias import store, suites
 from sdgbias.analysis.paper import numbers
-from sdgbias.benchmark.release.records import AUTHORS_REPO
+from sdgbias.benchmark.release.authors import AUTHORS_REPO
 from sdgbias.errors import UsageError, one_of
 from sdgbias.types import SDG
 
