@@ -1,9 +1,6 @@
-"""Custom questions: a folder with suite.yaml and a table of items, read, checked, and made into a
-benchmark folder (items_own, images, prompts, card).
-
-`read_folder` reads everything and reports every fault with file, line and advice (those of rows by
-the rules of data/own_faults.sql); it never raises because of a folder's contents. The format is
-described in docs/how-to/own-questions.md. The same folder gives the same bytes of a benchmark.
+"""Custom questions: a folder with suite.yaml and a table is read, checked and made into a benchmark
+(items_own, images, prompts, card). docs/how-to/own-questions.md describes the format. The rules of
+rows are data/own_faults.sql. The same folder gives the same bytes of a benchmark.
 """
 
 from __future__ import annotations
@@ -13,9 +10,7 @@ import hashlib
 import io
 import json
 import re
-import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,37 +19,18 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
-from PIL import Image, UnidentifiedImageError
 
-from sdgbias import templates
+from sdgbias import files, templates
 from sdgbias.benchmark import quality
 from sdgbias.benchmark.build import write_table
 from sdgbias.benchmark.card import content_digest
 from sdgbias.benchmark.card.figures import counts
-from sdgbias.benchmark.own_spec import (
-    FILE,
-    UNKNOWN,
-    Fault,
-    SuiteFile,
-    columns_of,
-    near,
-    read_suite,
-    shown_place,
-)
+from sdgbias.benchmark.own_spec import FILE, UNKNOWN, Fault, FolderFaults, SuiteFile, read_suite
 from sdgbias.benchmark.prompts import own_prompts
-from sdgbias.errors import InputError, SuiteError, UsageError
-from sdgbias.files import (
-    FileError,
-    confine,
-    json_object,
-    packaged_sql,
-    writable,
-    write_atomically,
-    write_json,
-)
+from sdgbias.errors import InputError, UsageError, one_of
 from sdgbias.progress import Progress, each, silent
-from sdgbias.raw.images.composite import MAX_PIXELS, open_picture
 from sdgbias.raw.images.named import find_picture
+from sdgbias.raw.images.photos import read_photo
 from sdgbias.raw.images.shards import image_id, store_images
 from sdgbias.types import OPTION_LETTERS, View
 
@@ -63,7 +39,6 @@ KIND = "own"
 #: The tables that define such a benchmark's identity, and the columns of those that count in part.
 TABLES = {"items_own": (), "images": ("cluster_id", "image_id"), "prompts": ()}
 VAL_SHARE = 0.2
-#: Columns of a question's options in the item table.
 OPTIONS = [f"option_{letter.lower()}" for letter in OPTION_LETTERS]
 ITEM_COLUMNS = [
     *("item_id", "own_id", "cluster_id", "question", "context", *OPTIONS),
@@ -74,340 +49,185 @@ NO_PICTURES, NO_CONTEXT = "no question has a picture", "no question has a contex
 NO_IMAGE_VIEW = "CADE needs a view with a picture, and " + NO_PICTURES
 NO_VAL = "CADE is tuned on split val, and no question with a picture is in it"
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-#: A line of the table and its fault.
-LineFault = tuple[int, str]
 
 
-@dataclass(frozen=True)
-class Folder:
-    """The parsed folder. suite is None when suite.yaml is unusable; with any fault the questions
-    are incomplete. questions, indexed by line: the columns of items_own that the table gives
-    (own_id, cluster_id, question, context, option_a ..., answer, split, picture: a path inside the
-    folder, '' none; groups: its levels, as JSON). notes: remarks that are no faults."""
-
-    root: Path
-    suite: SuiteFile | None = None
-    questions: pd.DataFrame = field(default_factory=pd.DataFrame)
-    faults: tuple[Fault, ...] = ()
-    notes: tuple[str, ...] = ()
-
-    @property
-    def left_out(self) -> dict[View, str]:
-        """View -> why it isn't possible for the folder."""
-        has_picture, has_context = ((self.questions[c] != "").any() for c in ("picture", "context"))
-        lost = {} if has_picture else {View.IMG_Q: NO_PICTURES, View.FULL: NO_PICTURES}
-        return lost | ({} if has_context else {View.CTX_Q: NO_CONTEXT})
-
-    @property
-    def views(self) -> tuple[View, ...]:
-        """The views that are possible for the folder."""
-        return tuple(view for view in View if view not in self.left_out)
-
-    @property
-    def no_cade(self) -> str:
-        """Why CADE is left out; '' when it isn't."""
-        if View.FULL in self.left_out:
-            return NO_IMAGE_VIEW
-        pictured = self.questions[self.questions["picture"] != ""]
-        return "" if (pictured["split"] == "val").any() else NO_VAL
-
-    @property
-    def levels(self) -> pd.DataFrame:
-        """The level of every question in each group column."""
-        return pd.DataFrame([json.loads(text) for text in self.questions["groups"]])
-
-    @property
-    def n_options(self) -> pd.Series:
-        return (self.questions[OPTIONS] != "").sum(axis=1)
-
-
-def read_folder(root: Path, progress: Progress = silent) -> Folder:
-    """Read a folder completely, with all its faults sorted by file and line: those of suite.yaml,
-    and without any those of the table."""
-    if not root.is_dir():
-        return Folder(root, faults=(Fault(FILE, 0, f"{root} is no folder; name one"),))
-    suite, lines, faults = read_suite(root)
-    if suite is None:
-        return Folder(root, faults=tuple(sorted(set(faults))))
+def read_folder(root: Path, progress: Progress = silent) -> tuple[SuiteFile, pd.DataFrame]:
+    """(suite.yaml, the questions by line of the table, ITEM_COLUMNS). picture: a path inside the
+    folder, '' none; groups: the question's levels, as JSON. Raises FolderFaults: with the faults of
+    suite.yaml alone, else with those of the columns and of every row."""
+    suite, fields = read_suite(root)
     try:
-        path = confine(root, suite.items)
-        if not path.is_file():
-            others = sorted(p.name for p in root.iterdir() if p.suffix.lower() in _READERS)
-            raise InputError(f"{suite.items!r} is not there; {near(suite.items, others)}")
+        path = files.confine(root, suite.items)
+        if not path.is_file() or path.suffix.lower() not in _READERS:
+            tables = [file.name for file in root.iterdir() if file.suffix.lower() in _READERS]
+            kinds = f"a table is one of {', '.join(_READERS)}"
+            raise InputError(f"{one_of('table', suite.items, tables)}; {kinds}")
     except InputError as error:
-        return Folder(root, suite, faults=(Fault(FILE, lines[("items",)], f"items: {error}"),))
-    table, of_lines = read_table(path)
-    questions = pd.DataFrame()
-    for place, column in columns_of(suite) if len(table) else ():
-        if column not in table:
-            absent = f"{suite.items} has no column {column!r}; {near(column, list(table.columns))}"
-            faults.append(Fault(FILE, lines[place], f"{shown_place(place)}: {absent}"))
+        fault = Fault(FILE, fields["items",][0], f"items: {error}")
+        raise FolderFaults(root, [fault]) from None
+    table, wrong_lines = read_table(path)
+    faults = [
+        Fault(FILE, line, f"{place[0]}: {one_of('column', name, map(str, table))}")
+        for place, (line, name) in fields.items()
+        if place[0] in ("columns", "cluster_by", "groups") and name
+        if len(table) and name not in table
+    ]
     if len(table) and not faults:
-        questions, of_rows = _questions(root, suite, table, progress)
-        of_lines += of_rows
-    faults += [Fault(suite.items, *of_line) for of_line in of_lines]
+        items, wrong_rows = _items(root, suite, table, progress)
+        wrong_lines += wrong_rows
+    faults += [Fault(suite.items, line, message) for line, message in wrong_lines]
     if faults:
-        return Folder(root, suite, questions, tuple(sorted(set(faults))))
-    if not suite.columns.split:
-        questions = assign_splits(suite.name, questions)
-    elif not (questions["split"] == "test").any():
-        message = f"no question has split test (column {suite.columns.split!r}); results are of"
-        return Folder(root, suite, questions, (Fault(suite.items, 0, f"{message} split test"),))
-    folder = Folder(root, suite, questions)
-    return replace(folder, notes=tuple(_notes(folder, suite)))
+        raise FolderFaults(root, faults)
+    return suite, items
 
 
-# ----------------------------------------------------------------------
-# the table
-
-
-def read_table(path: Path) -> tuple[pd.DataFrame, list[LineFault]]:
+def read_table(path: Path) -> tuple[pd.DataFrame, list[tuple[int, str]]]:
     """(the rows that could be read, cells as stripped text ('' empty) indexed by line; line and
     message of every fault). Numbers of CSV and JSONL stay as written ('0.50'), so that an answer is
     compared with an option as both read on paper."""
-    reader = _READERS.get(path.suffix.lower())
-    if reader is None:
-        return pd.DataFrame(), [(0, "a table of items is .csv, .jsonl or .parquet; write it so")]
     rows: dict[int, dict[str, str]] = {}
-    faults: list[LineFault] = []
+    faults: list[tuple[int, str]] = []
     try:
-        for line, row in reader(path.read_bytes()):
-            if fault := row if isinstance(row, str) else _cell_fault(row):
-                faults.append((line, fault))
-            else:
-                rows[line] = {name.strip(): _cell(value) for name, value in row.items()}
+        for line, row in _READERS[path.suffix.lower()](path.read_bytes()):
+            try:
+                if isinstance(row, str):
+                    raise ValueError(row)
+                rows[line] = {name.strip(): _cell(name, value) for name, value in row.items()}
+            except ValueError as error:
+                faults.append((line, str(error)))
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
-        byte = error.object[error.start]
-        return pd.DataFrame(), [(line, f"byte 0x{byte:02X} is not UTF-8; save it as UTF-8")]
+        faults = [(line, f"byte 0x{error.object[error.start]:02X} is not UTF-8; save it as UTF-8")]
     except (OSError, pa.ArrowException) as error:
         why = getattr(error, "strerror", None) or str(error).strip().splitlines()[0]
-        return pd.DataFrame(), [(0, f"can't be read ({why}); write it again")]
+        faults = [(0, f"can't be read ({why}); write it again")]
     if not rows and not faults:
-        faults.append((0, "holds no question; add a row below the header"))
+        faults = [(0, "holds no question; add a row below the header")]
     return pd.DataFrame(list(rows.values()), index=list(rows), dtype=object).fillna(""), faults
 
 
-def _cell_fault(row: dict[str, Any]) -> str:
-    for name, value in row.items():
-        if isinstance(value, list | dict | bytes):
-            kind = {list: "list", dict: "object"}.get(type(value), "binary value")
-            return f"column {name!r} holds a {kind}; give each option a column of its own"
-        if isinstance(value, str) and (hidden := _CONTROL.search(value)):
-            return f"column {name!r} holds the control character {hidden[0]!r}; remove it"
-    return ""
-
-
-def _cell(value: Any) -> str:
-    """A value as a cell: 3.0 is '3', because pandas stores whole numbers with gaps as floats."""
+def _cell(name: str, value: Any) -> str:
+    """A value as text: 3.0 is '3', because pandas stores whole numbers with gaps as floats."""
+    if isinstance(value, list | dict | bytes):
+        kind = type(value).__name__
+        raise ValueError(f"column {name!r} holds a {kind}; give each option a column of its own")
     if value is None or value != value:  # NaN
         return ""
     if isinstance(value, float):
         return np.format_float_positional(value, trim="-")
+    if hidden := _CONTROL.search(str(value)):
+        raise ValueError(f"column {name!r} holds the control character {hidden[0]!r}; remove it")
     return str(value).lower() if isinstance(value, bool) else str(value).strip()
 
 
-def _name_fault(names: list[str]) -> str:
-    """The fault of a column without a name, or one that is there twice; '' for none."""
-    for at, name in enumerate(names):
-        if not name:
-            return f"column {at + 1} has no name; name or remove it"
-        if name in names[:at]:
-            return f"column {name!r} is there twice; rename or remove one"
-    return ""
-
-
 def _csv_rows(data: bytes) -> Iterator[tuple[int, Any]]:
-    """(line, row or fault). Cells separated by commas, in double quotes where they contain commas
-    or line ends."""
+    """(line of the file, row or fault); DuckDB's reader counts rows, not lines."""
     reader = csv.reader(io.StringIO(data.decode("utf-8-sig"), newline=""), strict=True)
     header: list[str] = []
     line = 1
     try:
         for cells in reader:
             start, line = line, reader.line_num + 1
-            if not header and any(cells):
+            if not header:
                 header = [cell.strip() for cell in cells]
-                if fault := _name_fault(header):
-                    yield start, fault
+                if not all(header) or len(set(header)) < len(header):
+                    yield start, "a column has no name, or that of another; give each its own"
                     return
-            elif cells and len(cells) == len(header):
-                yield start, dict(zip(header, cells, strict=True))
-            elif cells:
+            elif cells and len(cells) != len(header):
                 message = f"has {len(cells)} cells, the header {len(header)}; put double quotes"
                 yield start, f"{message} around a cell that holds a comma"
+            elif cells:
+                yield start, dict(zip(header, cells, strict=True))
     except csv.Error as error:
         yield line, f"not CSV ({error}): is a double quote not closed? No row from here was read"
 
 
 def _json_rows(data: bytes) -> Iterator[tuple[int, Any]]:
-    """One JSON object per line, its values text, numbers, true, false or null."""
-
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        if fault := _name_fault([name.strip() for name, _ in pairs]):
-            raise ValueError(fault)
-        return dict(pairs)
+        if len(row := dict(pairs)) < len(pairs):
+            raise ValueError("a name is there twice")
+        return row
 
     for line, text in enumerate(data.decode("utf-8-sig").split("\n"), 1):
         row, why = None, ""
         try:
-            read = json.loads(text, parse_int=str, parse_float=str, object_pairs_hook=once)
-            row = read if isinstance(read, dict) else None
+            row = json.loads(text or "null", parse_int=str, parse_float=str, object_pairs_hook=once)
         except (ValueError, RecursionError) as error:
             why = f" ({getattr(error, 'msg', error)})"
-        if text.strip():
-            yield line, f"not a JSON object{why}; each line is one: {{...}}" if row is None else row
+        if isinstance(row, dict):
+            yield line, row
+        elif text.strip():
+            yield line, f"not a JSON object{why}; each line is one: {{...}}"
 
 
-def _parquet_rows(data: bytes) -> Iterator[tuple[int, Any]]:
-    yield from enumerate(pq.read_table(io.BytesIO(data)).to_pylist(), 1)
+#: Bytes of a table -> (line, or row of Parquet; row or fault).
+_READERS: dict[str, Callable[[bytes], Iterable[tuple[int, Any]]]] = {
+    ".csv": _csv_rows,
+    ".jsonl": _json_rows,
+    ".parquet": lambda data: enumerate(pq.read_table(io.BytesIO(data)).to_pylist(), 1),
+}
 
 
-_READERS = {".csv": _csv_rows, ".jsonl": _json_rows, ".parquet": _parquet_rows}
-
-
-# ----------------------------------------------------------------------
-# the questions
-
-
-def _questions(
+def _items(
     root: Path, suite: SuiteFile, table: pd.DataFrame, progress: Progress
-) -> tuple[pd.DataFrame, list[LineFault]]:
-    """(the questions of every row that could be read, line and message of the faults of rows)."""
+) -> tuple[pd.DataFrame, list[tuple[int, str]]]:
+    """(ITEM_COLUMNS of every row, line and message of the faults of rows)."""
     columns = suite.columns
-    named = {name: getattr(columns, name) for name in ("id", "question", "answer", "split")}
-    named |= {"image": columns.image, "context": columns.context, "cluster_by": suite.cluster_by}
-    cells = {name: table[column] if column else "" for name, column in named.items()}
-    rows = pd.DataFrame(cells, index=table.index)
-    rows["options"] = table[list(columns.options)].to_numpy(dtype=object).tolist()
-    paths = sorted(set(rows["image"]) - {""})
-    pictures = [(name, picture_fault(root, name)) for name in each(progress, "pictures", paths, 64)]
-    filled = [(name, column) for name, column in named.items() if column]
-    unit = "row" if suite.items.lower().endswith(".parquet") else "line"
+    fields = {
+        **{"own_id": columns.id, "question": columns.question, "answer": columns.answer},
+        **{"picture": columns.image, "context": columns.context, "split": columns.split},
+        "cluster_id": suite.cluster_by,
+        **dict(zip(OPTIONS, columns.options, strict=False)),
+    }
+    fields = {name: column for name, column in fields.items() if column}
+    items = pd.DataFrame({name: table[column] for name, column in fields.items()})
+    items = items.reindex(columns=ITEM_COLUMNS, fill_value="")
+    levels = table[list(dict.fromkeys(suite.groups))].replace("", UNKNOWN).to_dict("records")
+    items["groups"] = [json.dumps(row, ensure_ascii=False) for row in levels]
+    paths = sorted(set(items["picture"]) - {""})
+    pictures = [(path, *_picture(root, path)) for path in each(progress, "pictures", paths, 64)]
+    shown = pd.DataFrame(pictures, columns=["picture", "image_id", "message"], dtype="str")
     with duckdb.connect() as con:
         con.create_function("quoted", repr, ["VARCHAR"], "VARCHAR")
-        con.create_function("near", near, ["VARCHAR", "VARCHAR[]"], "VARCHAR")
-        is_empty = (table == "").all(axis=1)
-        con.register("rows", rows.assign(is_empty=is_empty).reset_index(names="line"))
-        con.register("columns", pd.DataFrame(filled, columns=["field", "name"]))
-        con.register("pictures", pd.DataFrame(pictures, columns=["image", "message"], dtype="str"))
-        options = pd.DataFrame({"unit": [unit], "option_names": [list(columns.options)]})
-        con.register("suite", options)
-        definitions, *rules = packaged_sql("own_faults.sql").values()
+        con.create_function("one_of", one_of, ["VARCHAR", "VARCHAR", "VARCHAR[]"], "VARCHAR")
+        con.register("rows", items.reset_index(names="line"))
+        con.register("columns", pd.DataFrame(fields.items(), columns=["field", "name"]))
+        con.register("pictures", shown)
+        unit = "row" if suite.items.lower().endswith(".parquet") else "line"
+        con.register("units", pd.DataFrame({"unit": [unit]}))
+        definitions, *rules = files.packaged_sql("own_faults.sql").values()
         con.execute(definitions)
         faults = [fault for rule in rules for fault in con.execute(rule).fetchall()]
         golds = dict(con.execute("SELECT line, letter FROM golds").fetchall())
-    by_letter = pd.DataFrame(rows["options"].tolist(), index=rows.index)
-    by_letter = by_letter.reindex(columns=range(len(OPTIONS)), fill_value="")
-    levels = table[list(suite.groups)].replace("", UNKNOWN).to_dict("records")
-    questions = by_letter.set_axis(OPTIONS, axis=1).assign(
-        own_id=rows["id"],
-        cluster_id=rows["cluster_by" if suite.cluster_by else "id"],
-        question=rows["question"],
-        context=rows["context"],
-        answer=pd.Series(golds, dtype=object).reindex(rows.index).fillna(""),
-        split=rows["split"],
-        picture=rows["image"],
-        groups=[json.dumps(row, ensure_ascii=False) for row in levels],
-    )
-    return questions, faults
+    if faults:
+        return items, faults
+    items["item_id"] = [item_id(suite.name, identity) for identity in items["own_id"]]
+    items["answer"], items["polarity"] = items.index.map(golds), suite.polarity
+    items["image_id"] = items["picture"].map(dict(zip(paths, shown["image_id"], strict=True)))
+    items = items.fillna("")
+    if not suite.cluster_by:
+        items["cluster_id"] = items["own_id"]
+    return items if columns.split else assign_splits(suite.name, items), faults
 
 
-def picture_fault(root: Path, name: str) -> str:
-    """The fault of an image, '' when it can be sent to a model."""
+def _picture(root: Path, path: str) -> tuple[str, str]:
+    """(the id of a picture, its fault: '' when it can be sent to a model)."""
     try:
-        with warnings.catch_warnings():  # Pillow only warns about large images; refused here
-            warnings.simplefilter("ignore")
-            open_picture(find_picture(root, name).read_bytes())
-    except FileError as error:
-        return str(error)
-    except Image.DecompressionBombError:
-        fault = f"has more than {MAX_PIXELS:,} pixels; make it smaller"
-    except UnidentifiedImageError:
-        fault = "is no PNG or JPEG; save it as one"
-    except Exception as error:  # any decoder error: it can't be sent to a model
-        fault = f"can't be read ({str(error).splitlines()[0]}); save it again"
-    else:
-        return ""
-    return f"image {name!r} {fault}"
+        file = find_picture(root, path)
+        read_photo(file)
+        return image_id([file.read_bytes()]), ""
+    except InputError as error:
+        return "", str(error)
 
 
-def assign_splits(name: str, questions: pd.DataFrame) -> pd.DataFrame:
+def assign_splits(name: str, items: pd.DataFrame) -> pd.DataFrame:
     """The questions with val for the first clusters by hash until a fifth of the questions is in
     val, else test; all questions of a cluster are on one side. A single cluster is test."""
-    sizes = questions["cluster_id"].value_counts()
+    sizes = items["cluster_id"].value_counts()
     order = sorted(sizes.index, key=lambda c: hashlib.sha256(f"split|{name}|{c}".encode()).digest())
     before = sizes.reindex(order).cumsum().shift(fill_value=0)
-    val = before.index[:-1][before[:-1] < VAL_SHARE * len(questions)]  # test is never empty
-    return questions.assign(split=np.where(questions["cluster_id"].isin(val), "val", "test"))
-
-
-def _notes(folder: Folder, suite: SuiteFile) -> Iterator[str]:
-    """Remarks for the user on a folder without faults."""
-    questions = folder.questions
-    yield from (f"view {view.value} is left out: {why}" for view, why in folder.left_out.items())
-    if folder.no_cade:
-        yield f"CADE is left out: {folder.no_cade}"
-    elif View.CTX_Q in folder.left_out:
-        yield "CADE takes Q-only in place of CTX+Q, as the paper does at T5 (no context)"
-    val, sides = questions["split"] == "val", questions.groupby("cluster_id")["split"].nunique()
-    if not suite.columns.split:
-        share = f"{val.sum()} of {len(val)} questions are val"
-        yield f"no column split: {share}, by a hash of the cluster"
-    elif both := int((sides > 1).sum()):
-        yield f"{both} clusters have questions in val and in test: CADE is tuned on their like"
-    if not suite.cluster_by:
-        yield "no cluster_by: each question is its own cluster"
-    for name, without in (folder.levels == UNKNOWN).sum().items():
-        if without:
-            yield f"group {name}: {without} questions have no value and count as {UNKNOWN}"
-
-
-# ----------------------------------------------------------------------
-# the benchmark
-
-
-def build_own(folder: Path, out: Path, progress: Progress = silent) -> dict[str, Any]:
-    """Build the benchmark folder ``out`` and return its card. The command line runs the quality
-    check (quality.run_gate) afterwards. benchmark.json is removed first and written last: its
-    presence marks the folder as complete.
-
-    Raises SuiteError (the folder has faults), UsageError (``out`` is the folder itself or another
-    suite's benchmark), DataValidationError (a row breaks a rule), StoreError (``out`` can't be
-    written).
-    """
-    source = read_folder(folder, progress)
-    if source.faults or source.suite is None:
-        n = len(source.faults)
-        more = f"{n} faults, the first: " if n > 1 else ""
-        raise SuiteError(
-            f"{folder}: {more}{source.faults[0]}; list all: sdgbias suite check {folder}"
-        )
-    suite, rows = source.suite, source.questions
-    if out.resolve() == folder.resolve():
-        raise UsageError(f"--out {out}: is the folder of questions itself; name another folder")
-    earlier = json_object(out / "benchmark.json")
-    if earlier and (earlier.get("kind"), earlier.get("suite")) != (KIND, suite.name):
-        raise UsageError(f"--out {out}: holds another benchmark; name another folder")
-    with writable(out):
-        (out / "benchmark.json").unlink(missing_ok=True)
-    images, image_ids = _store(source, out, progress)
-    items = rows.assign(
-        item_id=[item_id(suite.name, identity) for identity in rows["own_id"]],
-        polarity=suite.polarity,
-        image_id=rows["picture"].map(image_ids),
-    )
-    items = items[ITEM_COLUMNS].sort_values("item_id", ignore_index=True)
-    prompts = own_prompts(items, View.CTX_Q in source.views)
-    items, lost = quality.sift("items_own", items, {"images_own": images, "prompts_own": prompts})
-    tables = {"items_own": items, "images": images, "prompts": prompts, "quarantine": lost}
-    for name, table in tables.items():
-        write_table(out, name, table)
-    card = _card(out, source, suite, items)
-    page = templates.render("benchmark/card/own_readme.md.j2", **card, summary=summary(card))
-    write_atomically(out / "README.md", page)
-    write_json(out / "benchmark.json", card)
-    return card
+    val = before.index[:-1][before[:-1] < VAL_SHARE * len(items)]  # test is never empty
+    return items.assign(split=np.where(items["cluster_id"].isin(val), "val", "test"))
 
 
 def item_id(name: str, identity: str) -> int:
@@ -416,49 +236,45 @@ def item_id(name: str, identity: str) -> int:
     return int.from_bytes(digest[:8], "big") >> 12
 
 
-def _store(source: Folder, out: Path, progress: Progress) -> tuple[pd.DataFrame, dict[str, str]]:
-    """Writes the image store; returns images.parquet, in which each distinct image stands once,
-    under the first path with its bytes, and the image id of every path."""
-    ids = {"": ""}
-
-    def pictures() -> Iterator[tuple[str, str, list[bytes]]]:
-        paths = sorted(set(source.questions["picture"]) - {""})
-        for name in each(progress, "storing pictures", paths):
-            data = find_picture(source.root, name).read_bytes()
-            is_new = (identity := image_id([data])) not in ids.values()
-            ids[name] = identity
-            if is_new:
-                yield name, name, [data]
-
-    index = store_images(out, pictures())
-    return index.assign(image_group=index["image_id"]), ids
-
-
-def _card(out: Path, source: Folder, suite: SuiteFile, items: pd.DataFrame) -> dict[str, Any]:
-    digest = hashlib.sha256(f"{suite.name}|{suite.version}".encode())
-    for name, columns in TABLES.items():
-        digest.update(content_digest(out / f"{name}.parquet", columns).encode())
+def card_of(suite: SuiteFile, items: pd.DataFrame) -> dict[str, Any]:
+    """The card of a benchmark of these questions, without its id: what it holds, which views it
+    can't have, whether CADE can be tuned, and why not. notes: remarks for the author."""
+    pictured, val = items["picture"] != "", items["split"] == "val"
+    lost = {} if pictured.any() else {View.IMG_Q: NO_PICTURES, View.FULL: NO_PICTURES}
+    lost |= {} if (items["context"] != "").any() else {View.CTX_Q: NO_CONTEXT}
+    no_cade = NO_IMAGE_VIEW if View.FULL in lost else "" if (pictured & val).any() else NO_VAL
+    levels = pd.DataFrame([json.loads(text) for text in items["groups"]])
+    notes = [f"view {view.value} is left out: {why}" for view, why in lost.items()]
+    if no_cade:
+        notes.append(f"CADE is left out: {no_cade}")
+    elif View.CTX_Q in lost:
+        notes.append("CADE takes Q-only in place of CTX+Q, as the paper does at T5 (no context)")
+    mixed = int((items.groupby("cluster_id")["split"].nunique() > 1).sum())
+    if not suite.columns.split:
+        share = f"{val.sum()} of {len(val)} questions are val"
+        notes.append(f"no column split: {share}, by a hash of the cluster")
+    elif mixed:
+        notes.append(f"{mixed} clusters have questions in val and in test: CADE is tuned on them")
+    if not suite.cluster_by:
+        notes.append("no cluster_by: each question is its own cluster")
+    unknown = (levels == UNKNOWN).sum()
+    for name, n in unknown[unknown > 0].items():
+        notes.append(f"group {name}: {n} questions have no value and count as {UNKNOWN}")
     return {
-        "benchmark_id": digest.hexdigest()[:16],
-        "suite": suite.name,
-        "kind": KIND,
-        "title": suite.title,
-        "version": suite.version,
-        "licence": "",
-        "synthetic": False,
-        "cluster_by": suite.cluster_by,
-        "polarity": suite.polarity,
-        "views": [view.value for view in source.views],
-        "views_left_out": {view.value: why for view, why in source.left_out.items()},
-        "cade_left_out": source.no_cade,
-        "notes": list(source.notes),
-        "groups": {name: counts(levels) for name, levels in source.levels.items()},
+        **{"suite": suite.name, "kind": KIND, "title": suite.title, "version": suite.version},
+        **{"licence": "", "synthetic": False},
+        **{"cluster_by": suite.cluster_by, "polarity": suite.polarity},
+        "views": [view.value for view in View if view not in lost],
+        "views_left_out": {view.value: why for view, why in lost.items()},
+        "cade_left_out": no_cade,
+        "notes": notes,
+        "groups": {name: counts(of) for name, of in levels.items()},
         "counts": {
             "items_own": len(items),
             "clusters": int(items["cluster_id"].nunique()),
-            "pictures": int(items.loc[items["image_id"] != "", "image_id"].nunique()),
-            "options": counts(source.n_options),
-            "splits": counts(source.questions["split"]),
+            "pictures": int(items.loc[pictured, "image_id"].nunique()),
+            "options": counts((items[OPTIONS] != "").sum(axis=1)),
+            "splits": counts(items["split"]),
         },
         "quarantined": {},
     }
@@ -474,3 +290,41 @@ def summary(card: dict[str, Any]) -> str:
         f"{n['items_own']} questions with {span} options ({splits}), {n['pictures']} pictures,"
         f" {n['clusters']} clusters, views {', '.join(card['views'])}"
     )
+
+
+def build_own(folder: Path, out: Path, progress: Progress = silent) -> dict[str, Any]:
+    """Build the benchmark folder ``out`` and return its card. The command line runs the quality
+    check (quality.run_gate) afterwards. benchmark.json is removed first and written last: its
+    presence marks the folder as complete.
+
+    Raises FolderFaults, UsageError (``out`` is the folder itself or another suite's benchmark),
+    DataValidationError (a row breaks a rule), StoreError (``out`` can't be written).
+    """
+    suite, items = read_folder(folder, progress)
+    if out.resolve() == folder.resolve():
+        raise UsageError(f"--out {out}: is the folder of questions itself; name another folder")
+    earlier = files.json_object(out / "benchmark.json")
+    if earlier and (earlier.get("kind"), earlier.get("suite")) != (KIND, suite.name):
+        raise UsageError(f"--out {out}: holds another benchmark; name another folder")
+    with files.writable(out):
+        (out / "benchmark.json").unlink(missing_ok=True)
+    card = card_of(suite, items)
+    # each distinct picture stands once, under the first path with its bytes
+    paths = items[items["picture"] != ""].sort_values("picture").drop_duplicates("image_id")
+    stored = each(progress, "storing pictures", paths["picture"].tolist())
+    images = store_images(out, ((p, p, [find_picture(folder, p).read_bytes()]) for p in stored))
+    images = images.assign(image_group=images["image_id"])
+    items = items.sort_values("item_id", ignore_index=True)
+    prompts = own_prompts(items, View.CTX_Q.value in card["views"])
+    items, lost = quality.sift("items_own", items, {"images_own": images, "prompts_own": prompts})
+    for name, rows in {"items_own": items, "images": images, "prompts": prompts}.items():
+        write_table(out, name, rows)
+    write_table(out, "quarantine", lost)
+    digest = hashlib.sha256(f"{suite.name}|{suite.version}".encode())
+    for name, columns in TABLES.items():
+        digest.update(content_digest(out / f"{name}.parquet", columns).encode())
+    card = {"benchmark_id": digest.hexdigest()[:16], **card}
+    page = templates.render("benchmark/card/own_readme.md.j2", **card, summary=summary(card))
+    files.write_atomically(out / "README.md", page)
+    files.write_json(out / "benchmark.json", card)
+    return card

@@ -340,31 +340,31 @@ def check_suite(folder: SuiteFolder, as_json: JsonOption = False) -> None:
 
     The exit code is 9 if there is one.
     """
-    from sdgbias.benchmark.own import read_folder
+    from sdgbias.benchmark.own import card_of, read_folder, summary
+    from sdgbias.benchmark.own_spec import FolderFaults
 
-    source = read_folder(folder, update)
-    if as_json:
-        content = {"faults": source.faults, "notes": source.notes}
-        print_json(content | {"questions": len(source.questions)})
-    elif not source.faults and source.suite is not None:
-        counts = sorted(set(source.n_options.tolist()))
-        most = f" to {counts[-1]}" if len(counts) > 1 else ""
-        typer.echo(
-            f"{folder}: suite {source.suite.name}, version {source.suite.version}:"
-            f" {len(source.questions)} questions with {counts[0]}{most} options, views"
-            f" {', '.join(view.value for view in source.views)}. No faults."
-        )
-        for note in source.notes:
-            typer.echo(f"  note: {note}")
-        typer.echo(f"Next: sdgbias suite build {folder} --out BENCHMARK")
-    else:
-        typer.echo("\n".join(map(str, source.faults)))
-    if source.faults or source.suite is None:
-        n = len(source.faults)
+    try:
+        suite, items = read_folder(folder, update)
+    except FolderFaults as error:
+        if as_json:
+            print_json({"faults": error.faults, "notes": [], "questions": 0})
+        else:
+            typer.echo("\n".join(map(str, error.faults)))
+        n = len(error.faults)
         raise SuiteError(
             f"{folder}: {n} fault{'s' if n > 1 else ''}; fix the folder, then: sdgbias suite check"
             f" {folder}"
-        )
+        ) from None
+    card = card_of(suite, items)
+    if as_json:
+        print_json({"faults": [], "notes": card["notes"], "questions": len(items)})
+        return
+    typer.echo(
+        f"{folder}: suite {suite.name}, version {suite.version}: {summary(card)}. No faults."
+    )
+    for note in card["notes"]:
+        typer.echo(f"  note: {note}")
+    typer.echo(f"Next: sdgbias suite build {folder} --out BENCHMARK")
 
 
 @suite_app.command("build", epilog="Example: sdgbias suite build my/questions --out my/suite")

@@ -1,19 +1,24 @@
 -- What can be wrong with a row of somebody's own questions (benchmark/own.py), by rule: line,
--- message. Tables: rows (line, is_empty, id, question, options, answer, image, context, split,
--- cluster_by), columns (field of suite.yaml, name), suite (unit, option_names), pictures (image,
--- message). Functions: quoted(text), near(text, valid texts).
+-- message. Tables: rows (line, the columns of items_own as the author's cells), columns (field,
+-- name: the author's column), units (unit), pictures (picture, image_id, message). Functions:
+-- quoted(text), one_of(what, text, valid texts).
 
 -- name: definitions
 CREATE VIEW questions AS
-SELECT *, list_filter(options, lambda cell: cell <> '') AS filled,
+SELECT *, [option_a, option_b, option_c, option_d, option_e, option_f, option_g, option_h, option_i,
+           option_j] AS options,
+       list_filter(options, lambda cell: cell <> '') AS filled,
+       len(filled) = 0 AND concat(own_id, cluster_id, question, context, answer, split, picture) = ''
+         AS is_empty,
        len(filled) >= 2 AND options[:len(filled)] = filled AND list_unique(filled) = len(filled)
          AND NOT regexp_matches(array_to_string(filled, ''), '[\r\n]') AS is_sound
-FROM rows
-WHERE NOT is_empty;
-CREATE VIEW option_cells AS
-SELECT line, unnest(options) AS cell, unnest(option_names) AS name,
-       unnest(range(len(options))) AS position
-FROM questions, suite;
+FROM rows;
+CREATE VIEW cells AS
+SELECT line, field, name, cell, row_number() OVER (PARTITION BY line ORDER BY field) AS position
+FROM (UNPIVOT rows ON COLUMNS(* EXCLUDE (line, item_id)) INTO NAME field VALUE cell)
+JOIN columns USING (field)
+WHERE line IN (SELECT line FROM questions WHERE NOT is_empty);
+CREATE VIEW option_cells AS FROM cells WHERE starts_with(field, 'option_');
 CREATE VIEW answers AS
 SELECT *, list_transform(range(len(filled)), lambda place: chr((65 + place)::INT)) AS letters,
        coalesce(list_position(filled, answer), 0) AS by_text,
@@ -26,25 +31,24 @@ FROM answers
 WHERE greatest(by_text, by_letter) > 0 AND (by_text = by_letter OR least(by_text, by_letter) = 0);
 
 -- name: empty-row
-SELECT line, 'is an empty row; delete it' FROM rows WHERE is_empty
+SELECT line, 'is an empty row; delete it' FROM questions WHERE is_empty
 
 -- name: empty-cell
-SELECT line, field || ' (column ' || quoted(name) || ') is empty; fill it'
-FROM questions JOIN columns
-  ON '' = CASE field WHEN 'id' THEN id WHEN 'question' THEN question WHEN 'answer' THEN answer
-                     WHEN 'cluster_by' THEN cluster_by END
+SELECT line, 'column ' || quoted(name) || ' is empty; fill it'
+FROM cells
+WHERE cell = '' AND field IN ('own_id', 'question', 'answer', 'cluster_id')
 
 -- name: id-once
-SELECT line, 'id ' || quoted(id) || ' is also that of ' || unit || ' ' || first_line
+SELECT line, 'id ' || quoted(own_id) || ' is also that of ' || unit || ' ' || first_line
          || '; ids are unique'
-FROM (SELECT line, id, min(line) OVER (PARTITION BY id) AS first_line FROM questions), suite
-WHERE id <> '' AND line > first_line
+FROM (SELECT line, own_id, min(line) OVER (PARTITION BY own_id) AS first_line FROM rows), units
+WHERE own_id <> '' AND line > first_line
 
 -- name: options-enough
 SELECT line, CASE len(filled) WHEN 0 THEN 'has no option' ELSE 'has 1 option' END
          || '; fill 2 to 10 option columns'
 FROM questions
-WHERE len(filled) < 2
+WHERE len(filled) < 2 AND NOT is_empty
 
 -- name: options-without-a-gap
 SELECT line, 'option ' || quoted(min_by(name, position) FILTER (cell = '')) || ' is empty and '
@@ -69,8 +73,7 @@ FROM option_cells
 WHERE regexp_matches(cell, '[\r\n]')
 
 -- name: answer-among-options
-SELECT line, 'answer ' || quoted(answer) || ' is none of the options; '
-         || near(answer, letters || filled)
+SELECT line, one_of('answer', answer, letters || filled)
 FROM answers
 WHERE by_text = 0 AND by_letter = 0
 
@@ -88,16 +91,23 @@ FROM (
   SELECT line, letter, first_value(letter) OVER same AS first_letter,
          first_value(line) OVER same AS first_line
   FROM golds
-  WINDOW same AS (PARTITION BY question, filled, image, context ORDER BY line)
-), suite
+  WINDOW same AS (PARTITION BY question, filled, picture, context ORDER BY line)
+), units
 WHERE letter <> first_letter
 
 -- name: split-known
 SELECT line, 'split (column ' || quoted(name) || ') '
-         || CASE split WHEN '' THEN 'is empty' ELSE 'is ' || quoted(split) END
+         || CASE cell WHEN '' THEN 'is empty' ELSE 'is ' || quoted(cell) END
          || '; write val or test'
-FROM questions JOIN columns ON field = 'split'
-WHERE split NOT IN ('val', 'test')
+FROM cells
+WHERE field = 'split' AND cell NOT IN ('val', 'test')
+
+-- name: split-test
+SELECT 0, 'no question has split test (column ' || quoted(any_value(name))
+         || '); results are of split test'
+FROM cells
+WHERE field = 'split'
+HAVING bool_and(cell = 'val')
 
 -- name: picture-usable
-SELECT line, message FROM questions JOIN pictures USING (image) WHERE message <> ''
+SELECT line, message FROM rows JOIN pictures USING (picture) WHERE message <> ''

@@ -49,13 +49,13 @@ def load_prompts(benchmark: Path) -> pd.DataFrame:
     CADE uses it there as the paper does at T5, and is not reported as a separate method.
     """
     prompts = sdg.read_table(benchmark, "prompts")
-    cells = view_cells(prompts)
-    test = prompts["test"].min()  # T1 before T5
-    shown = cells["view"].isin([view.value for view in View if view.has_image])
-    cells = cells[(cells["test"] == test) & (~shown | (cells["image_id"] != ""))]
+    cells, test = view_cells(prompts), prompts["test"].min()  # T1 before T5
+    views = {view.value for view in View}
     if test == ContextTest.T5.value and not (cells["image_id"] != "").any():
-        cells = cells[cells["view"] == View.Q_ONLY.value]
-    return cells.reset_index(drop=True)
+        views = {View.Q_ONLY.value}
+    is_shown = cells["view"].isin([view.value for view in View if view.has_image])
+    kept = (cells["test"] == test) & cells["view"].isin(views)
+    return cells[kept & (~is_shown | (cells["image_id"] != ""))].reset_index(drop=True)
 
 
 def identity(settings: EvalSettings) -> dict[str, object]:
@@ -75,65 +75,45 @@ def tables(
     where no answer was scored, DataValidationError where the predictions break a rule."""
     items = load_items(benchmark)
     summary = sdg.summarise({Task.MCQ: items}, scored, settings, progress)
-    answers, metrics = summary.predictions, summary.metrics
+    answers, rows = summary.predictions, summary.metrics
     if not (items["context"] != "").any():  # CTX+Q is Q-only there
         answers = answers[answers["method"] != View.CTX_Q.value].reset_index(drop=True)
-        metrics = metrics[metrics["method"] != View.CTX_Q.value]
+        rows = rows[rows["method"] != View.CTX_Q.value]
     if answers.empty:
         raise InputError(f"{benchmark}: no question was scored; nothing to conclude")
-    sdg_tables.check_predictions(answers, {Task.MCQ: items, Task.REGRESSION: _no_numbers()})
-    more = metric_rows(items, answers, scored, seed=settings.seed)
+    no_numbers = items[:0].assign(tolerance=0.0, answer=0.0)
+    sdg_tables.check_predictions(answers, {Task.MCQ: items, Task.REGRESSION: no_numbers})
     pictured = items[items["image_id"] != ""]
     shown = sdg_tables.preview_images({Task.MCQ: pictured}, answers) if len(pictured) else []
+    previews = [encode_jpeg(open_picture(images[i][0]), 80, PREVIEW_SIDE) for i in shown]
+    more = metric_rows(items, answers, scored, seed=settings.seed)
     return {
         "items": item_cards(items, benchmark),
         "predictions": answers,
         "cade_params": summary.params,
-        "numbers": pd.concat([metrics, more], ignore_index=True),
-        "previews": pd.DataFrame(
-            {"image_id": shown, "png": [preview(images[i][0]) for i in shown]}
-        ),
+        "numbers": pd.concat([rows, more], ignore_index=True),
+        "previews": pd.DataFrame({"image_id": shown, "png": previews}),
     }
-
-
-def _no_numbers() -> pd.DataFrame:
-    """Empty regression items, for a suite without any."""
-    return pd.DataFrame({"item_id": [], "split": [], "answer": [], "tolerance": []}).astype(
-        {"item_id": "int64", "split": "str"}
-    )
 
 
 def item_cards(items: pd.DataFrame, benchmark: Path) -> pd.DataFrame:
     """The stored fields of a question, in the columns of the first suite; unused columns stay
     empty. source_id: its id in the author's table; groups: its levels, as JSON."""
-    letters = option_letters(items)
-    options = items[[f"option_{c.lower()}" for c in letters]].to_numpy(dtype=object)
+    options = items[[f"option_{c.lower()}" for c in option_letters(items)]].to_numpy(dtype=object)
     test = ContextTest.T1 if (items["context"] != "").any() else ContextTest.T5
     title = str(json.loads((benchmark / "benchmark.json").read_text("utf-8")).get("title", ""))
-    cards = items[["item_id", "cluster_id", "question", "split", "polarity", "image_id"]].copy()
-    return cards.assign(
+    renamed = items.rename(columns={"answer": "gold", "own_id": "source_id"})
+    names = ["item_id", "cluster_id", "question", "split", "polarity", "image_id", "gold"]
+    return renamed[[*names, "source_id", "groups"]].assign(
         task=Task.MCQ.value,
         options=[json.dumps([t for t in row if t], ensure_ascii=False) for row in options],
-        gold=items["answer"],
         gold_value=np.nan,
         tolerance=np.nan,
         target="",
         indicator_title=title,
-        source_id=items["own_id"],
-        groups=items["groups"],
         context=[json.dumps({test.value: text}, ensure_ascii=False) for text in items["context"]],
         **dict.fromkeys(("country", "urban", "wealth", "unit", "pillar", "indicator"), ""),
     )
-
-
-def preview(picture: bytes) -> bytes:
-    """A picture for pages: at most 448 pixels a side."""
-    image = open_picture(picture)
-    return picture if max(image.size) <= PREVIEW_SIDE else encode_jpeg(image, 80, PREVIEW_SIDE)
-
-
-#: What questions depend on each other by: an author's clusters, and without a picture prompts.
-_DEPENDS_ON = ("cluster_id", "key")
 
 
 def metric_rows(
@@ -151,70 +131,58 @@ def metric_rows(
     interval is the wider of that over clusters and that over distinct prompts."""
     gold = items[["item_id", "cluster_id", "answer", "groups"]]
     joined = answers[answers["split"] == "test"].merge(gold, on="item_id")
-    shown = scored.cells[["item_id", "view", "key"]].rename(columns={"view": "method"})
-    joined = joined.merge(shown, on=["item_id", "method"], how="left").fillna({"key": ""})
-    by_run = joined.groupby(["task", "test", "method"], sort=True)
-    runs, run = list(by_run.size().index), np.asarray(by_run.ngroup(), dtype=np.int64)
-    place, prompt = (stats.codes(joined[name].to_numpy(dtype=str))[0] for name in _DEPENDS_ON)
-    prompt = np.where(joined["method"].isin(sdg_metrics.IMAGE_FREE), prompt, -1)
-    values = [
-        (at, ALL, table.metric, table.estimate(int(at)))
-        for table in stats.measure(_letters(joined), run, len(runs), [place, prompt])
-        for at in np.flatnonzero(table.n > 0)
-    ]
-    groups = pd.DataFrame([json.loads(text) for text in joined["groups"]])
-    for name in groups.columns:
-        level, levels = pd.factorize(groups[name].astype(str), sort=True)
-        hits = joined["correct"].to_numpy(dtype=float)
-        by, many = (run * len(levels) + level).astype(np.int64), len(runs) * len(levels)
-        column = stats.ValueColumn("accuracy", hits)
-        (table,) = stats.measure([column], by, many, [place, prompt], smallest=stats.SMALLEST)
-        for at in np.flatnonzero(table.n > 0):
-            which, of = divmod(int(at), len(levels))
-            values.append((which, Group(name, levels[of]), table.metric, table.estimate(int(at))))
-        for which in range(len(runs)):
-            rows = (run == which) & (levels[level] != UNKNOWN)
-            e = _disparity(hits[rows], level[rows], (place[rows], prompt[rows]), draws, seed)
-            values += [(which, Group(name, "max", "min"), "disparity", e)] if e else []
-    rows = [
-        {"task": task, "test": at, "method": method, **group._asdict(), "metric": metric}
-        | e.columns()
-        | {"missing_reason": FEWER if np.isnan(e.value) else None}
-        for which, group, metric, e in values
-        for task, test, method in [runs[which]]
-        for at in (str(test), "all")
-    ]
+    keys = scored.cells[["item_id", "view", "key"]].rename(columns={"view": "method"})
+    joined = joined.merge(keys, on=["item_id", "method"], how="left").fillna({"key": ""})
+    levels = pd.DataFrame([json.loads(text) for text in joined["groups"]], dtype=str)
+    rows: list[dict[str, object]] = []
+    for (task, test, method), of_run in joined.groupby(["task", "test", "method"], sort=True):
+        depends_on = ["cluster_id", "key"] if method in sdg_metrics.IMAGE_FREE else ["cluster_id"]
+        units = [stats.codes(of_run[name].to_numpy(dtype=str))[0] for name in depends_on]
+        by_group = _by_group(of_run, levels.loc[of_run.index], units, draws, seed)
+        for group, metric, e in (*_letters(of_run, units), *by_group):
+            row = {"task": task, "method": method, **group._asdict(), "metric": metric}
+            row |= e.columns() | {"missing_reason": FEWER if np.isnan(e.value) else None}
+            rows += [row | {"test": test}, row | {"test": "all"}]
     return numbers(pd.DataFrame(rows))
 
 
-def _letters(joined: pd.DataFrame) -> Iterator[stats.ValueColumn]:
+def _letters(
+    answers: pd.DataFrame, units: Sequence[np.ndarray]
+) -> Iterator[tuple[Group, str, stats.Estimate]]:
     """The metrics of each letter; the answers that name none are `unparsed_rate`."""
-    gold, answer = (joined[name].to_numpy(dtype=str) for name in ("answer", "pred"))
-    methods = joined["method"]
-    for letter in sorted((set(gold) | set(answer)) - {""}):
-        right, chosen = gold == letter, (answer == letter).astype(float)
-        answered = methods.isin(methods[right | (chosen > 0)]).to_numpy()
-        yield stats.ValueColumn(f"share_{letter}", np.where(answered, chosen, np.nan))
-        yield stats.ValueColumn(f"recall_{letter}", np.where(right, chosen, np.nan))
+    gold, chosen = (answers[name].to_numpy(dtype=str) for name in ("answer", "pred"))
+    columns = []
+    for letter in sorted((set(gold) | set(chosen)) - {""}):
+        hits = (chosen == letter).astype(float)
+        columns.append(stats.ValueColumn(f"share_{letter}", hits))
+        of_gold = np.where(gold == letter, hits, np.nan)
+        columns.append(stats.ValueColumn(f"recall_{letter}", of_gold))
+    for table in stats.measure(columns, np.zeros(len(gold), dtype=np.int64), 1, units):
+        if table.n[0]:
+            yield ALL, table.metric, table.estimate(0)
 
 
-def _disparity(
-    hits: np.ndarray,
-    level: np.ndarray,
-    units: Sequence[np.ndarray],
-    draws: int,
-    seed: int,
-) -> stats.Estimate | None:
-    """The difference between the best and the worst levels of at least ``stats.SMALLEST``
-    questions; None with fewer than two levels."""
-    if len(set(level)) < 2:
-        return None
-    means = (
-        stats.group_means(hits, level, unit, draws=draws, seed=seed)
-        for unit in units
-        if (unit >= 0).all()
-    )
-    return stats.widest([stats.disparity(of, metrics.max_min).estimate() for of in means])
+def _by_group(
+    answers: pd.DataFrame, levels: pd.DataFrame, units: Sequence[np.ndarray], draws: int, seed: int
+) -> Iterator[tuple[Group, str, stats.Estimate]]:
+    """Accuracy by level of every group column, and the difference between the best and the worst
+    level of at least ``stats.SMALLEST`` questions; none with fewer than two known levels."""
+    hits = answers["correct"].to_numpy(dtype=float)
+    column = stats.ValueColumn("accuracy", hits)
+    for name in map(str, levels):
+        code, names = pd.factorize(levels[name], sort=True)
+        by = code.astype(np.int64)
+        (table,) = stats.measure([column], by, len(names), units, smallest=stats.SMALLEST)
+        for at, level in enumerate(names):
+            yield Group(name, level), "accuracy", table.estimate(at)
+        known = names[code] != UNKNOWN
+        if len(set(code[known])) > 1:
+            means = (
+                stats.group_means(hits[known], code[known], unit[known], draws=draws, seed=seed)
+                for unit in units
+            )
+            apart = stats.widest([stats.disparity(m, metrics.max_min).estimate() for m in means])
+            yield Group(name, "max", "min"), "disparity", apart
 
 
 def noted(card: Mapping[str, object]) -> dict[str, object]:

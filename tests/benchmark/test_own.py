@@ -15,15 +15,18 @@ import yaml
 
 from sdgbias import formats
 from sdgbias.benchmark import own_spec
-from sdgbias.benchmark.own import OPTIONS, assign_splits, read_folder
-from sdgbias.types import View
+from sdgbias.benchmark.own import OPTIONS, assign_splits, card_of, read_folder
 from tests.builders.own_questions import HEADER, LEAST, YAML, png, rows, write
 
 ROW = "q{},How many?,one,two,three,{},pictures/{}.png,,test,b1,red".format
 
 
 def faults(folder: Path) -> list[str]:
-    return [str(fault) for fault in read_folder(folder).faults]
+    try:
+        read_folder(folder)
+    except own_spec.FolderFaults as error:
+        return [str(fault) for fault in error.faults]
+    return []
 
 
 def table(*lines: str) -> str:
@@ -32,16 +35,15 @@ def table(*lines: str) -> str:
 
 def options_of(folder: Path) -> list[list[str]]:
     """The filled options of every question of a folder without faults."""
-    read = read_folder(folder)
-    assert read.faults == ()
-    return [[text for text in row if text] for row in read.questions[OPTIONS].to_numpy()]
+    items = read_folder(folder)[1]
+    return [[text for text in row if text] for row in items[OPTIONS].to_numpy()]
 
 
 def test_a_folder_without_faults(tmp_path: Path) -> None:
-    read = read_folder(write(tmp_path))
-    assert read.faults == () and read.suite is not None
-    assert len(read.questions) == 40 and read.views == tuple(View) and not read.no_cade
-    first, second = (read.questions.loc[line] for line in (2, 3))
+    suite, items = read_folder(write(tmp_path))
+    card = card_of(suite, items)
+    assert len(items) == 40 and len(card["views"]) == 4 and not card["cade_left_out"]
+    first, second = (items.loc[line] for line in (2, 3))
     assert (first["answer"], second["answer"]) == ("A", "B")  # a letter, and the text "two"
     assert list(first[OPTIONS][:4]) == ["one", "two", "three", ""]
     assert json.loads(first["groups"]) == {"colour": "red"}
@@ -60,19 +62,20 @@ def test_a_folder_without_faults(tmp_path: Path) -> None:
         (("title: Counting dots", "titel: Counting dots"), 2, "did you mean 'title'?"),
         (("version: 1", "version: [1]"), 3, "version is ['1']; valid: text"),
         (("version: 1\n", "version: 1\nversion: 2\n"), 4, "field 'version' is given twice"),
-        (("items.csv", "item.csv"), 4, "'item.csv' is not there; did you mean 'items.csv'?"),
+        (("items.csv", "item.csv"), 4, "unknown table 'item.csv'; valid: items.csv; did you mean"),
+        (("items.csv", "items.txt"), 4, "a table is one of .csv, .jsonl, .parquet"),
         (("items.csv", "../items.csv"), 4, "climbs out of"),
         (("question: question", "question: qestion"), 5, "did you mean 'question'?"),
         (("image: picture", "picture: picture"), 5, "columns: unknown field 'picture'"),
         (("answer: answer, ", ""), 5, "columns: missing field 'answer'; required: id"),
         (("options: [a, b, c]", "options: [a]"), 5, "options is ['a']; valid: 2 to 10 columns"),
-        (("options: [a, b, c]", "options: [a, b, a]"), 5, "column 'a', as columns.options does"),
         (("options: [a, b, c]", "options: a"), 5, "options is 'a'; valid: a list: 2 to 10"),
-        (("context: hint", "context: question"), 5, "names column 'question', as columns.question"),
         (("cluster_by: batch", "cluster_by: bach"), 6, "did you mean 'batch'?"),
         (("groups: [colour]", "groups: [color]"), 7, "did you mean 'colour'?"),
         (("groups: [colour]", "polarity: up"), 7, "unknown polarity 'up'; valid: higher, lower"),
-        (("groups: [colour]", "groups: [colour"), 8, "not YAML"),
+        (("groups: [colour]", "groups: [colour"), 8, "can't be read as YAML"),
+        (("groups: [colour]", "groups: [a=b]"), 7, "'a=b'; valid: A column without '='"),
+        (("title: Counting", "title: |\n two\n lines\nx: Counting"), 2, "valid: One line"),
     ],
 )
 def test_faults_of_suite_yaml(
@@ -87,7 +90,7 @@ def test_every_fault_of_suite_yaml_is_listed_before_the_table_is_read(tmp_path: 
     assert [f.split(":")[1] for f in faults(write(tmp_path, wrong, table="no table"))] == ["1", "7"]
     (tmp_path / "suite.yaml").rename(tmp_path / "suite.yml")
     assert "rename suite.yml" in faults(tmp_path)[0]
-    assert "is no folder" in faults(tmp_path / "none")[0]
+    assert f"not in {tmp_path / 'none'}" in faults(tmp_path / "none")[0]
 
 
 def test_the_schema_for_editors_takes_what_the_reader_takes() -> None:
@@ -116,24 +119,23 @@ def test_all_faults_are_listed_with_their_lines(tmp_path: Path) -> None:
         ROW(10, "two", 0),
     ]
     assert faults(write(tmp_path, table=table(*lines))) == [
-        "items.csv:3: answer 'four' is none of the options; there are: 'A', 'B', 'C', 'one', 'two',"
-        " 'three'",
         "items.csv:3: id 'q1' is also that of line 2; ids are unique",
         "items.csv:3: image 'pictures/9.png' is not there; give a path inside the folder",
-        "items.csv:4: cluster_by (column 'batch') is empty; fill it",
+        "items.csv:3: unknown answer 'four'; valid: A, B, C, one, three, two",
+        "items.csv:4: column 'batch' is empty; fill it",
+        "items.csv:4: column 'question' is empty; fill it",
         "items.csv:4: image '../x.png' leads out of the folder; put the picture into the folder,"
         " without '..' or links",
         "items.csv:4: option 'b' is empty and 'c' is not; leave options out at the end only",
-        "items.csv:4: question (column 'question') is empty; fill it",
         "items.csv:4: split (column 'split') is 'train'; write val or test",
         "items.csv:5: has 1 option; fill 2 to 10 option columns",
         "items.csv:6: options 'a' and 'b' are both 'one'; options of a question differ",
         "items.csv:7: has 4 cells, the header 11; put double quotes around a cell that holds a"
         " comma",
         "items.csv:9: is an empty row; delete it",
-        "items.csv:10: answer 'Two' is none of the options; did you mean 'two'?",
         "items.csv:10: image 'https://x.org/1.png' is an address; put the picture into the folder"
         " and name its path",
+        "items.csv:10: unknown answer 'Two'; valid: A, B, C, one, three, two; did you mean 'two'?",
         "items.csv:11: answer B contradicts line 2, which has A for the same text, options, picture"
         " and context; keep one of the two",
     ]
@@ -144,8 +146,8 @@ def test_all_faults_are_listed_with_their_lines(tmp_path: Path) -> None:
     [
         ("A", "A,B,", ""),  # both readings agree
         ("A", "B,A,", "the letter of option 'B' and the text of option B"),
-        ("C", "x,y,", "is none of the options"),
-        ("a", "x,y,", "is none of the options"),
+        ("C", "x,y,", "unknown answer 'C'"),
+        ("a", "x,y,", "unknown answer 'a'"),
     ],
 )
 def test_an_answer_that_is_letter_and_text(
@@ -171,19 +173,19 @@ def test_pictures_that_can_not_be_shown(tmp_path: Path) -> None:
     )
     (pictures / "huge.png").write_bytes(b"\x89PNG\r\n\x1a\n" + chunks)
     wrong = {
-        "pictures/text.png": "is no PNG or JPEG",
-        "pictures/half.png": "can't be",
+        "pictures/text.png": "no readable JPEG or PNG",
+        "pictures/half.png": "no readable JPEG or PNG",
         "pictures/link.png": "leads out of the folder",
         "pictures/loop.png": "can't be read",
         "pictures/pipe.png": "is not there",
-        "pictures/huge.png": "has more than 89,478,485 pixels",
+        "pictures/huge.png": "shrink the photo",
         str(outside): "leads out of the folder",
         "pictures": "is a folder",
     }
     lines = [f"q{at},?,one,two,,A,{name},,test,b1,red" for at, name in enumerate(wrong)]
     found = faults(write(folder, table=table(*lines)))
     for line, (fault, words) in enumerate(zip(found, wrong.values(), strict=True), 2):
-        assert fault.startswith(f"items.csv:{line}: image ") and words in fault
+        assert fault.startswith(f"items.csv:{line}: ") and words in fault
 
 
 # -- tables as they are written
@@ -202,7 +204,7 @@ BYTES = {
         b"\xef\xbb\xbf" + GOOD.replace("\n", "\r\n").encode(),
         "",
     ),
-    "semicolons": (GOOD.replace(",", ";").encode(), "no column 'answer'; there are: 'id;question"),
+    "semicolons": (GOOD.replace(",", ";").encode(), "unknown column 'a'; valid: id;question"),
     "latin 1": (
         GOOD.replace("one", "\xe9ins", 2).encode("latin-1"),
         "items.csv:2: byte 0xE9 is not UTF-8; save it as UTF-8",
@@ -214,7 +216,7 @@ BYTES = {
     ),
     "lines of the file, not rows": (
         (GOOD + QUOTED + "q100,?,one,two,three,D,,,val,b1,red\n").encode(),
-        "items.csv:44: answer 'D'",
+        "items.csv:44: unknown answer 'D'",
     ),
 }
 
@@ -239,11 +241,11 @@ def test_jsonl_keeps_numbers_as_written_and_refuses_lists(tmp_path: Path) -> Non
     ]
     folder = write(tmp_path, yaml, "\ufeff" + "\n".join(lines[:2]) + "\n", "items.jsonl")
     assert options_of(folder) == [["0.50", "5"], ["true", "false"]]
-    assert read_folder(folder).questions["answer"].tolist() == ["A", "B"]
+    assert read_folder(folder)[1]["answer"].tolist() == ["A", "B"]
     found = faults(write(tmp_path, yaml, "\n".join(lines), "items.jsonl"))
     assert [f.split(":")[1] for f in found] == ["3", "4", "5", "6"]
     assert "column 'a' holds a list; give each option a column of its own" in found[0]
-    assert "column 'a' is there twice" in found[1] and "not a JSON object" in found[3]
+    assert "a name is there twice" in found[1] and "not a JSON object" in found[3]
 
 
 def test_parquet_with_numbers_and_gaps(tmp_path: Path) -> None:
@@ -253,7 +255,7 @@ def test_parquet_with_numbers_and_gaps(tmp_path: Path) -> None:
     frame = pd.DataFrame({"id": [1, 2], "question": ["How many?", "Which?"], **options})
     frame.to_parquet(folder / "items.parquet")
     assert options_of(folder) == [["1", "3", "4"], ["2", "2.5"]]
-    assert read_folder(folder).questions["answer"].tolist() == ["C", "B"]
+    assert read_folder(folder)[1]["answer"].tolist() == ["C", "B"]
     frame.assign(a=[["x"], ["y"]]).to_parquet(folder / "items.parquet")
     assert faults(folder)[0].startswith("items.parquet:row 1: column 'a' holds a list")
     frame.assign(id=[1, 1]).to_parquet(folder / "items.parquet")
@@ -266,23 +268,24 @@ def test_parquet_with_numbers_and_gaps(tmp_path: Path) -> None:
 
 
 def test_the_split_follows_clusters_and_not_the_order_of_rows(tmp_path: Path) -> None:
-    questions = read_folder(write(tmp_path, YAML.replace(", split: split", ""))).questions
-    sides = questions.groupby("split")["cluster_id"].agg(set)
+    items = read_folder(write(tmp_path, YAML.replace(", split: split", "")))[1]
+    sides = items.groupby("split")["cluster_id"].agg(set)
     assert len(sides["val"]) == 2 and not sides["val"] & sides["test"]
-    again = assign_splits("dots", questions[::-1].drop(columns="split"))
-    assert again["split"].sort_index().equals(questions["split"])
-    assert assign_splits("dots", questions[:1])["split"].tolist() == ["test"]
+    again = assign_splits("dots", items[::-1].drop(columns="split"))
+    assert again["split"].sort_index().equals(items["split"])
+    assert assign_splits("dots", items[:1])["split"].tolist() == ["test"]
 
 
 def test_what_a_folder_can_not_have_is_noted(tmp_path: Path) -> None:
     yaml = YAML.replace(", image: picture", "").replace(", context: hint", "")
-    read = read_folder(write(tmp_path, yaml))
-    assert read.views == (View.Q_ONLY,) and "needs a view with a picture" in read.no_cade
-    assert "view full is left out: no question has a picture" in read.notes
-    assert "view ctx_q is left out: no question has a context" in read.notes
+    card = card_of(*read_folder(write(tmp_path, yaml)))
+    assert card["views"] == ["q_only"] and "needs a view with a picture" in card["cade_left_out"]
+    assert "view full is left out: no question has a picture" in card["notes"]
+    assert "view ctx_q is left out: no question has a context" in card["notes"]
     all_val, no_val = (
         table(*(row.replace(f",{a},", f",{b},") for row in rows()))
         for a, b in (("test", "val"), ("val", "test"))
     )
     assert "no question has split test" in faults(write(tmp_path, table=all_val))[0]
-    assert "tuned on split val" in read_folder(write(tmp_path, table=no_val)).no_cade
+    card = card_of(*read_folder(write(tmp_path, table=no_val)))
+    assert "tuned on split val" in card["cade_left_out"]

@@ -11,9 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from sdgbias.benchmark.prompts import IGNORE, view_cells
-from sdgbias.benchmark.release.authors import fetch
+from sdgbias.benchmark.release.authors import AUTHORS_REPO, fetch
 from sdgbias.benchmark.release.import_ import import_
-from sdgbias.benchmark.release.records import AUTHORS_REPO
 from sdgbias.cli import app
 from sdgbias.errors import HubUnreachable, InputError, RegistryError, UsageError
 from sdgbias.raw.images.shards import ImageReader

@@ -166,7 +166,7 @@ def test_every_fault_is_listed_and_nothing_is_built(tmp_path: Path) -> None:
     assert [line.split(":")[1] for line in done.stdout.splitlines()] == ["2", "3", "3"]
     assert done.returncode == 9 and "3 faults" in done.stderr
     line = refused(9, f"suite build {tmp_path / 'f'} --out {tmp_path / 'b'}")
-    assert "items.csv:2: answer 'z' is none of the options" in line and "suite check" in line
+    assert "items.csv:2: unknown answer 'z'; valid: A, B, x, y" in line and "suite check" in line
     assert not (tmp_path / "b").exists()
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from sdgbias.benchmark.build import build
 from sdgbias.benchmark.release import export as release_files
+from sdgbias.benchmark.release.authors import PARTS
 from sdgbias.benchmark.release.export import export
 from sdgbias.benchmark.release.import_ import import_
-from sdgbias.benchmark.release.records import PARTS, stem
 from sdgbias.errors import InputError, UsageError
 from sdgbias.raw.images.shards import ImageReader, store_images
 
@@ -92,7 +92,7 @@ def test_the_files_come_back_byte_for_byte(
 
 def test_seven_data_files_and_fourteen_views(folders: tuple[Path, Path, Path]) -> None:
     benchmark, release, _ = folders
-    names = [stem(*part) for part in PARTS]
+    names = list(PARTS)
     assert sorted(p.stem for p in (release / "data").iterdir()) == sorted(names)
     assert sorted(p.stem for p in (release / "views").iterdir()) == sorted(
         [*names, *(f"{n}_text" for n in names)]
@@ -128,8 +128,6 @@ def test_blank_text_views(small_benchmark: Path, tmp_path: Path) -> None:
     full, text = records(tmp_path / "views", "mcq_T1"), records(tmp_path / "views", "mcq_T1_text")
     assert list(text["question"]) == [q + "\nIgnore the image." for q in full["question"]]
     assert set(text["image"]) == {"images/blank.png"}
-    with pytest.raises(UsageError, match="unknown text view 'black'; valid: blank-image, none"):
-        export(small_benchmark, tmp_path, "black")
 
 
 def test_an_interrupted_export_is_finished(
@@ -138,7 +136,7 @@ def test_an_interrupted_export_is_finished(
     benchmark, release, _ = folders
     with monkeypatch.context() as patch:
         patch.setattr(
-            release_files, "_write_records", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+            release_files, "_write_part", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
         )
         with pytest.raises(KeyboardInterrupt):
             export(benchmark, tmp_path / "out")

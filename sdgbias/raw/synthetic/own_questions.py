@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 
 from sdgbias.errors import UsageError
 from sdgbias.files import packaged, writable
 from sdgbias.progress import Progress, each, silent
 from sdgbias.raw.images.composite import encode_jpeg
-from sdgbias.raw.synthetic.latent import DEFAULT_COUNTRIES, SyntheticCluster, draw_cluster
+from sdgbias.raw.synthetic.latent import DEFAULT_COUNTRIES, draw_cluster
 from sdgbias.raw.synthetic.photos import JPEG_QUALITY, render_photo
 from sdgbias.raw.synthetic.series import write_csv
 
@@ -28,43 +28,23 @@ def write_example(out: Path, seed: int = 0, progress: Progress = silent) -> int:
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out} already holds something; name a new folder")
-    places = _places(seed)
+    drawn = (draw_cluster(seed, country, k) for k in count() for country in DEFAULT_COUNTRIES)
+    places = list(islice((place for place in drawn if place.photos), PLACES))
     rank = {c.dhsid: at for at, c in enumerate(sorted(places, key=lambda c: (c.wealth, c.dhsid)))}
     with writable(out, "free space or name another folder"):
         (out / "pictures").mkdir(parents=True)
         rows: list[tuple[str, ...]] = []
         for place in each(progress, "drawing pictures", places):
-            picture = f"pictures/{place.dhsid}.jpg"
+            name, picture = place.dhsid, f"pictures/{place.dhsid}.jpg"
             (out / picture).write_bytes(encode_jpeg(render_photo(place, 0), JPEG_QUALITY))
-            third = rank[place.dhsid] * len(WEALTH) // len(places)
-            rows += _questions(place, picture, third)
+            value, setting = place.labels["sanitation_index"], SETTINGS[place.urban]
+            sanitation = "" if value is None else f", sanitation index {value:.1f} of 5"
+            about = (picture, f"survey of {place.year}{sanitation}", name, setting)
+            kind = "Is the place in the photo rural or urban?"
+            rows.append((f"{name}-setting", kind, "rural", "urban", "", setting, *about, "setting"))
+            kind = "How wealthy does the place in the photo look beside other places?"
+            third = "ABC"[rank[name] * len(WEALTH) // len(places)]
+            rows.append((f"{name}-wealth", kind, *WEALTH, third, *about, "wealth"))
         write_csv(out / "items.csv", COLUMNS, rows)
         (out / "suite.yaml").write_bytes(packaged("data", "example_suite.yaml").read_bytes())
     return len(rows)
-
-
-def _places(seed: int) -> list[SyntheticCluster]:
-    """The first places of the sample's countries, in turn, that have a photo."""
-    clusters: list[SyntheticCluster] = []
-    for k in count():
-        for country in DEFAULT_COUNTRIES:
-            cluster = draw_cluster(seed, country, k)
-            if cluster.photos:
-                clusters.append(cluster)
-            if len(clusters) == PLACES:
-                return clusters
-    raise AssertionError  # count() has no end
-
-
-def _questions(place: SyntheticCluster, picture: str, third: int) -> list[tuple[str, ...]]:
-    setting = SETTINGS[place.urban]
-    value = place.labels["sanitation_index"]
-    sanitation = "" if value is None else f", sanitation index {value:.1f} of 5"
-    hint = f"survey of {place.year}{sanitation}"
-    shared = (picture, hint, place.dhsid, setting)
-    kind = "Is the place in the photo rural or urban?"
-    rich = "How wealthy does the place in the photo look beside other places?"
-    return [
-        (f"{place.dhsid}-setting", kind, "rural", "urban", "", setting, *shared, "setting"),
-        (f"{place.dhsid}-wealth", rich, *WEALTH, "ABC"[third], *shared, "wealth"),
-    ]
