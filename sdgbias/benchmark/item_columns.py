@@ -42,13 +42,19 @@ def finish_items(
     items["split"] = authors_split(task.value, items["item_id"])
     items["split_place"] = items["cname"].map(place)
     items["review"] = ""
+    types = column_types(task)
+    return items[list(types)].astype(types)
+
+
+def column_types(task: Task) -> dict[str, str]:
+    """The pandas type of each column of a task's item table, in their order."""
     numbers = {"item_id": "int64", "year": "int32"}
     if task is Task.MCQ:
         columns, more = MCQ_COLUMNS, {"value": "float64", "value_year": "int32"}
     else:
         columns, more = REGRESSION_COLUMNS, {"answer": "float64", "tolerance": "float64"}
     kinds = {**dict.fromkeys(LABELS, "float64"), **numbers, **more}  # everything else is text
-    return items[list(columns)].astype({column: kinds.get(column, "str") for column in columns})
+    return {column: kinds.get(column, "str") for column in columns}
 
 
 def shared_texts(options: Mapping[str, Bins], task: Task) -> pd.DataFrame:

@@ -60,7 +60,8 @@ def read_folder(root: Path, progress: Progress = silent) -> tuple[SuiteFile, pd.
         path = files.confine(root, suite.items)
         if not path.is_file() or path.suffix.lower() not in _READERS:
             tables = [file.name for file in root.iterdir() if file.suffix.lower() in _READERS]
-            raise InputError(one_of("table", suite.items, tables))
+            kinds = f"a table is one of {', '.join(_READERS)}"
+            raise InputError(f"{one_of('table', suite.items, tables)}; {kinds}")
     except InputError as error:
         fault = Fault(FILE, fields["items",][0], f"items: {error}")
         raise FolderFaults(root, [fault]) from None

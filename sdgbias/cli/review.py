@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import typer
 from typer import Argument, Option
 
+from sdgbias import templates
 from sdgbias.cli.application import DATA, group
 from sdgbias.cli.options import DEFAULT_BENCHMARK, BenchmarkOption, OutOption, comma_list
 from sdgbias.progress import update
@@ -51,7 +52,7 @@ def sample_for_review(
     from sdgbias.benchmark.review.sheet import write_sheets
 
     sheets = write_sheets(benchmark, out, share, seed, comma_list(reviewers), progress=update)
-    typer.echo("\n".join(sheets.lines()))
+    typer.echo("\n".join(templates.lines("sheets", **sheets)))
 
 
 @review_app.command(
@@ -74,10 +75,10 @@ def import_review(
     It prints the agreement of the two reviewers (Cohen's kappa) and the share of rejected questions
     in each stratum.
     """
-    from sdgbias.benchmark.review import import_reviews
+    from sdgbias.benchmark.review.verdicts import import_reviews
 
-    reviews = import_reviews(first, second, benchmark, out, adjudicator)
-    typer.echo("\n".join(reviews.lines()))
+    figures = import_reviews(first, second, benchmark, out, adjudicator)
+    typer.echo("\n".join(templates.lines("reviews", f=figures, out=out)))
 
 
 @review_app.command(
@@ -94,7 +95,7 @@ def write_templates(
     A row has the question, its options, the evidence and the reasoning target; the verdict is
     accept or reject.
     """
-    from sdgbias.benchmark.review.template_sheets import write_template_sheets
+    from sdgbias.benchmark.review.question_templates import write_template_sheets
 
     for path in write_template_sheets(benchmark, out, comma_list(reviewers)):
         typer.echo(path)
@@ -109,7 +110,7 @@ def print_template_agreement(first: FirstCsv, second: SecondCsv) -> None:
 
     Templates on which they disagree need an adjudicator.
     """
-    from sdgbias.benchmark.review.template_sheets import template_agreement
+    from sdgbias.benchmark.review.question_templates import template_agreement
 
     typer.echo(json.dumps(template_agreement(first, second), indent=1))
 
@@ -129,8 +130,8 @@ def export_release(
     """
     from sdgbias.benchmark.release.export import export
 
-    exported = export(benchmark, out, text_view, progress=update)
-    typer.echo("\n".join(exported.lines()))
+    lines = export(benchmark, out, text_view, progress=update)
+    typer.echo("\n".join(lines))
 
 
 @release_app.command(
@@ -169,5 +170,5 @@ def import_release(
     """Turn a release into a benchmark for `sdgbias evaluate`."""
     from sdgbias.benchmark.release.import_ import import_
 
-    imported = import_(folder, out, text_view, progress=update)
-    typer.echo("\n".join(imported.lines()))
+    lines = import_(folder, out, text_view, progress=update)
+    typer.echo("\n".join(lines))

@@ -296,6 +296,7 @@ ToleranceOption = Annotated[
 def _cade(
     pred_dir: Path, task: str, level: str, out: Path, numerics: Numerics, **more: Any
 ) -> None:
+    from sdgbias import templates
     from sdgbias.benchmark.release import predictions
     from sdgbias.types import ContextTest, Task
 
@@ -303,8 +304,8 @@ def _cade(
     test = ContextTest(choice("--level", named, tuple(ContextTest)))
     config = predictions.run(pred_dir, Task(task), test, out, numerics=numerics, **more)
     print_json({"params": config["params"], "test": config["metrics"]["test"]})
-    for line in predictions.reservations(config):
-        typer.echo(f"note: {line}", err=True)
+    for line in templates.lines("cade_notes", c=config):
+        typer.echo(line, err=True)
     typer.echo(f"wrote {out / 'cade_predictions.csv'} and {out / 'cade_config.json'}", err=True)
 
 
@@ -322,20 +323,11 @@ def cade_search(
     draws: DrawsOption = 10_000,
     seed: SeedOption = 0,
     tolerance: ToleranceOption = None,
-    objective: Annotated[
-        Literal["mae", "tolerance"],
-        Option(
-            help=(
-                "What regression is tuned on: the error pooled over all targets (mae, as in the"
-                " paper), or divided by each target's tolerance."
-            )
-        ),
-    ] = "mae",
 ) -> None:
     """Tune CADE on the validation rows, then apply it to all rows."""
-    from sdgbias.benchmark.release.predictions import Tuning
+    from sdgbias.methods.search import SearchSettings
 
-    tuning = Tuning(search, draws, seed, objective)
+    tuning = search, SearchSettings(draws, seed)
     _cade(pred_dir, task, level, out, numerics, params=tuning, tolerance=tolerance)
 
 

@@ -1,6 +1,15 @@
--- Numbers of the paper's tables (analysis/paper/numbers.py). `every` holds all numbers of all runs; $runs: the chosen ones.
--- Columns that a query leaves out are those of KEY, and no interval. Of rows with one key the first counts. status: why there
--- is no value.
+-- Numbers of the paper's tables (analysis/paper/numbers.py). `every` holds all numbers of all runs; $runs: the chosen ones, and
+-- $benchmarks: theirs. Columns that a query leaves out are those of KEY, and no interval. Of rows with one key the first counts.
+-- status: why there is no value. A number of a benchmark has its id in place of a run's, one of all of them none.
+
+-- name: runs
+-- kind: 'measured', 'planted' (a formula, no weights) or 'embedded' (a small model trained here and shipped with the repository).
+SELECT run_id, model, suite, benchmark_id, seed, numerics, CASE WHEN provenance = 'planted' THEN 'planted'
+       WHEN (config->>'$.spec.repo') LIKE 'local:%' THEN 'embedded' ELSE 'measured' END AS kind,
+       coalesce((config->>'synthetic')::BOOLEAN, false) AS synthetic, coalesce(config->>'draws', '?') AS draws,
+       coalesce(config->>'mode', 'not said') AS mode, coalesce(config->>'text_view', '') AS text_view,
+       coalesce(config->>'$.hub.repo', '') AS questions, coalesce(left(config->>'$.hub.commit', 12), '') AS "commit"
+FROM runs WHERE list_contains($runs, run_id) ORDER BY model, benchmark_id
 
 -- name: stored
 -- What a model can't have was never counted; the rows of a group that is too small were.
@@ -81,7 +90,7 @@ SELECT * REPLACE (if(metric = 'distinct_prompts', NULL, n) AS n, if(metric = 'di
 -- accuracy at the best, the lowest and the highest on test.
 WITH points AS (
     SELECT *, max("value") FILTER (method = 'val') OVER (PARTITION BY run_id, test, parameter) AS best
-    FROM stored WHERE study = 'sweep' AND metric = 'accuracy' AND "value" IS NOT NULL
+    FROM stored WHERE study = 'sweep' AND metric = 'accuracy' AND task = 'mcq' AND "value" IS NOT NULL
 ),
 curves AS (
     SELECT run_id, test, parameter, list({'x': x, 'value': "value"} ORDER BY x) FILTER (method = 'val') AS val,
@@ -106,7 +115,7 @@ SELECT run_id, test, parameter, '' AS method, "value", n, ci_low, ci_high, unnes
 FROM tests
 UNION ALL BY NAME
 SELECT run_id, test, parameter, '' AS method, 'tuned' AS metric, "value", n, ci_low, ci_high
-FROM studied JOIN curves USING (run_id, test, parameter) WHERE study = 'sweep' AND metric = 'optimum'
+FROM studied JOIN curves USING (run_id, test, parameter) WHERE study = 'sweep' AND metric = 'optimum' AND task = 'mcq'
 
 -- name: costs
 -- What the four views cost (Tables K and L), from the seconds that a run's batches took. By question: plain inference under Full
@@ -185,3 +194,81 @@ named AS (
     FROM views
 )
 SELECT * REPLACE (if("value" IS NULL, NULL, n) AS n) FROM named
+
+-- name: rows
+-- A study as it is stored, but for rows of single indicators: metric (in versus) and what the value is of (in parameter).
+WITH lines AS (
+    SELECT *, concat_ws(' ', nullif(test, 'all'), nullif(method, ''), 'minus ' || nullif(versus, ''), nullif(pillar, 'all'),
+                        nullif(indicator, 'all'), nullif(parameter, ''), format('{:g}', x)) AS "of"
+    FROM every WHERE list_contains($runs, run_id) AND study = $of AND (indicator = 'all' OR attribute <> 'pillar') ORDER BY ALL
+)
+SELECT run_id, task, metric AS versus, "of" AS parameter, unnest([
+           {'metric': 'value', 'value': "value", 'n': if("value" IS NULL, NULL, nullif(n, 0)), 'ci_low': ci_low, 'ci_high': ci_high,
+            'status': 'not in store: ' || coalesce(nullif(note, ''), missing_reason, 'no value')},
+           {'metric': if(p IS NULL, '', 'p'), 'value': p, 'n': NULL, 'ci_low': NULL, 'ci_high': NULL, 'status': ''}], recursive := true)
+FROM lines
+
+-- name: claims
+-- What the abstract claims: the change by CADE of all tests, and the largest of one test.
+WITH changes AS (
+    SELECT *, metric = 'accuracy_gain' AS accuracy FROM headline
+    WHERE metric IN ('accuracy_gain', 'mae_change') AND coalesce(pillar, 'all') = 'all' AND coalesce(indicator, 'all') = 'all'
+          AND "value" IS NOT NULL
+)
+SELECT * REPLACE ('mean' AS test) FROM changes WHERE test = if(accuracy, 'mean', 'all')
+UNION ALL BY NAME
+SELECT * REPLACE ('largest' AS test) FROM changes WHERE test NOT IN ('all', 'mean')
+QUALIFY row_number() OVER (PARTITION BY run_id, metric ORDER BY if(accuracy, -"value", "value"), test) = 1
+
+-- name: parameters
+SELECT run_id, task, test, 'cade' AS method, if(metric = 'val_value', n_val, NULL) AS n, metric, "value"
+FROM (UNPIVOT cade_params ON alpha, lambda_kl, beta, tau, val_value INTO NAME metric VALUE "value")
+WHERE list_contains($runs, run_id) ORDER BY ALL
+
+-- name: composition
+SELECT benchmark_id AS run_id, coalesce(pillar, 'all') AS pillar, unnest([
+           {'task': 'mcq', 'metric': 'questions', 'value': mcq}, {'task': 'mcq', 'metric': 'questions_each_test', 'value': 5 * mcq},
+           {'task': 'regression', 'metric': 'questions', 'value': regression}], recursive := true)
+FROM (SELECT benchmark_id, pillar, count_if(task = 'mcq') AS mcq, count_if(task = 'regression') AS regression
+      FROM items WHERE list_contains($benchmarks, benchmark_id) GROUP BY GROUPING SETS ((benchmark_id, pillar), (benchmark_id)))
+
+-- name: tolerances
+SELECT '' AS run_id, target AS indicator, 'stored_tolerance' AS metric, 'counted' AS kind, count(*) AS n,
+       if(min(tolerance) = max(tolerance), min(tolerance), NULL) AS "value", 'not in store: several tolerances' AS status
+FROM items WHERE list_contains($benchmarks, benchmark_id) AND task = 'regression' GROUP BY target
+
+-- name: quality
+SELECT benchmark_id AS run_id, "table" AS versus, rule AS parameter, 'rows' AS metric, count(*) AS "value"
+FROM quarantine WHERE list_contains($benchmarks, benchmark_id) GROUP BY ALL ORDER BY ALL
+
+-- name: people
+SELECT benchmark_id AS run_id, pillar, 'people' AS metric, count(DISTINCT person_id) AS "value"
+FROM (SELECT *, unnest(['all', 'gender=' || gender, 'skin=' || skin, 'age=' || age]) AS pillar FROM people)
+WHERE list_contains($benchmarks, benchmark_id) GROUP BY ALL
+
+-- name: letters
+-- Answers by place that are A, B or C, by test and pooled.
+SELECT run_id, method, coalesce(test, 'all') AS test, coalesce(cluster_id, '') AS place, count(*)::DOUBLE AS n,
+       count_if(pred = 'A')::DOUBLE AS A, count_if(pred = 'B')::DOUBLE AS B, count_if(pred = 'C')::DOUBLE AS C
+FROM answers WHERE list_contains($runs, run_id) AND task = 'mcq' AND split = 'test'
+GROUP BY GROUPING SETS ((run_id, method, test, place), (run_id, method, place)) ORDER BY ALL
+
+-- name: gold
+-- Questions by place whose right answer is A, B or C, and those with two options, by pillar and of all.
+SELECT benchmark_id AS run_id, coalesce(pillar, 'all') AS pillar, coalesce(cluster_id, '') AS place, count(*)::DOUBLE AS n,
+       count_if(gold = 'A')::DOUBLE AS A, count_if(gold = 'B')::DOUBLE AS B, count_if(gold = 'C')::DOUBLE AS C,
+       count_if(json_array_length(options) = 2)::DOUBLE AS two_options
+FROM items WHERE list_contains($benchmarks, benchmark_id) AND task = 'mcq'
+GROUP BY GROUPING SETS ((run_id, pillar, place), (run_id, place)) ORDER BY ALL
+
+-- name: reasons
+-- Why a run has no numbers: what its model lacks (of the headline), and what a study says, of a method and ('') of all. A row
+-- without a task: that the run was analysed, or has numbers of the study.
+SELECT run_id, '' AS study, task, method, missing_reason AS reason FROM every
+WHERE list_contains($runs, run_id) AND study = 'headline' AND missing_reason IN ('needs pictures', 'needs log-probabilities')
+UNION ALL BY NAME
+SELECT run_id, study, task, unnest(['', method]) AS method, note AS reason FROM stored WHERE metric = 'not_run'
+UNION ALL BY NAME
+SELECT DISTINCT run_id, study, '' AS task, '' AS method, '' AS reason FROM stored
+UNION ALL BY NAME
+SELECT run_id, 'analyses' AS study, '' AS task, '' AS method, '' AS reason FROM analyses WHERE list_contains($runs, run_id)

@@ -1,10 +1,8 @@
--- How the records of a release become questions (benchmark/release/import_.py). Tables: lines
--- (number, line) of one file; records (of every file, the fields that are compared; later only those
--- that are kept); differ (per item: whether its questions differ, and which other fields do);
--- by_design (tasks whose texts differ by design); repeated (items with several records in a file);
--- files (task, n); faults (tbl, item_id, key, rule, detail: release_faults.sql); last (one record per
--- item); names (kind, name, key and what it means), countries (of our own tables); places (key: the
--- paths, cluster_id, image_id); prompts; shown (task, item_id, image_id, candidates).
+-- How the records of a release become questions (benchmark/release/import_.py). Tables: lines of one
+-- file; records of every file, later only those that are kept; differ (per item: whether its questions
+-- differ, and which other fields do); by_design (tasks whose texts differ by design); repeated (items
+-- with several records in a file); faults; last (one record per item); names (what our tables know);
+-- countries; places (pictures that are stored); shown (the items of both tasks); prompts.
 
 -- name: tables
 CREATE TABLE lines (number BIGINT, line VARCHAR);
@@ -12,7 +10,7 @@ CREATE TABLE records (
     task VARCHAR, test VARCHAR, number BIGINT, line VARCHAR, said VARCHAR, item_id BIGINT,
     paths VARCHAR[], question VARCHAR, bare VARCHAR, A VARCHAR, B VARCHAR, C VARCHAR, answer VARCHAR,
     split VARCHAR, pillar VARCHAR, indicator VARCHAR, target VARCHAR, cluster_id VARCHAR);
-CREATE TABLE faults (tbl VARCHAR, item_id BIGINT, key VARCHAR, rule VARCHAR, detail VARCHAR);
+CREATE TABLE faults ("table" VARCHAR, item_id BIGINT, key VARCHAR, rule VARCHAR, detail VARCHAR);
 CREATE TABLE prompts (task VARCHAR, test VARCHAR, item_id BIGINT, text VARCHAR);
 CREATE MACRO name_key(name) AS
     regexp_replace(replace(lower(name), '&', 'and'), '[^\p{L}\p{N}]', '', 'g');
@@ -27,33 +25,29 @@ FROM (SELECT row_number() OVER () AS number, line
                     max_line_size = 50000000))
 WHERE trim(coalesce(line, ''), E' \t\r') <> ''
 
--- name: damaged
-SELECT min(number) FROM lines
-WHERE NOT coalesce(json_type(TRY_CAST(line AS JSON)) = 'OBJECT', false)
+-- name: check
+SELECT min(number) FILTER (NOT coalesce(json_type(TRY_CAST(line AS JSON)) = 'OBJECT', false)),
+       arg_min(line, number) FROM lines
 
 -- name: parse
-INSERT INTO records
-SELECT $task, $test, number, line, said,
-       TRY_CAST(regexp_extract(said, '^(-?[0-9]{1,19})(\.0+)?$', 1) AS BIGINT),
-       list_transform(
-           CASE json_type(line, '$.images') WHEN 'ARRAY' THEN line ->> '$.images[*]'
-           ELSE [f[3]] END, lambda path: coalesce(path, '')),
-       coalesce(f[2], ''),
-       coalesce(nullif(f[14], ''), regexp_replace(regexp_replace(coalesce(f[2], ''),
+INSERT INTO records BY NAME
+SELECT $task AS task, $test AS test, number, line, item_id AS said,
+       TRY_CAST(regexp_extract(item_id, '^(-?[0-9]{1,19})(\.0+)?$', 1) AS BIGINT) AS item_id,
+       list_transform(CASE json_type(line, '$.images') WHEN 'ARRAY' THEN line ->> '$.images[*]'
+                      ELSE [image] END, lambda path: coalesce(path, '')) AS paths,
+       coalesce(nullif(item_question, ''), regexp_replace(regexp_replace(coalesce(question, ''),
            '(?s)\n\s*(Context:|Options:|VALID OPTIONS|STRICT OUTPUT|Answer ).*', ''),
-           '^Question: ?', '')),
-       coalesce(f[4], ''), coalesce(f[5], ''), coalesce(f[6], ''), coalesce(f[7], ''),
-       coalesce(f[8], ''), coalesce(f[9], ''), coalesce(f[10], ''), coalesce(f[11], ''),
-       coalesce(f[12], '')
-FROM (SELECT number, line, f, f[1] AS said FROM (
-    SELECT number, line, json_extract_string(line, [
-        '$.item_id', '$.question', '$.image', '$.A', '$.B', '$.C', '$.answer', '$.split',
-        '$.pillar', '$.indicator', '$.target', '$.cluster_id', '$.id', '$.item_question']) AS f
-    FROM lines))
+           '^Question: ?', '')) AS bare,
+       coalesce(COLUMNS(['question', 'A', 'B', 'C', 'answer', 'split', 'pillar', 'indicator', 'target',
+                         'cluster_id']), '')
+FROM (SELECT number, line, unnest(from_json(line, '{"item_id": "VARCHAR", "image": "VARCHAR",
+          "question": "VARCHAR", "A": "VARCHAR", "B": "VARCHAR", "C": "VARCHAR", "answer": "VARCHAR",
+          "split": "VARCHAR", "pillar": "VARCHAR", "indicator": "VARCHAR", "target": "VARCHAR",
+          "cluster_id": "VARCHAR", "item_question": "VARCHAR"}')) FROM lines)
 
 -- name: kinds
 -- Per file, whether its questions are complete (with options or instruction) or have contexts.
-SELECT task, test, count(*) AS records,
+SELECT task || '_' || test AS name, count(*) AS records,
        CASE WHEN avg(CASE task
            WHEN 'mcq' THEN regexp_matches(question, '(?m)^\s*(?:Options:|VALID OPTIONS)')
            ELSE regexp_matches(question, '(?m)^\s*(?:Answer |STRICT OUTPUT)') END::INT) >= 0.5
@@ -65,15 +59,14 @@ FROM records GROUP BY task, test
 -- name: differ
 CREATE TABLE differ AS
 SELECT task, item_id, min(bare) <> max(bare) AS asked,
-       concat_ws(', ', CASE WHEN min(paths) <> max(paths) THEN 'image' END,
-           CASE WHEN min(A) <> max(A) THEN 'A' END, CASE WHEN min(B) <> max(B) THEN 'B' END,
-           CASE WHEN min(C) <> max(C) THEN 'C' END,
-           CASE WHEN min(answer) <> max(answer) THEN 'answer' END,
-           CASE WHEN min(split) <> max(split) THEN 'split' END,
-           CASE WHEN min(pillar) <> max(pillar) THEN 'pillar' END,
-           CASE WHEN min(indicator) <> max(indicator) THEN 'indicator' END,
-           CASE WHEN min(target) <> max(target) THEN 'target' END,
-           CASE WHEN min(cluster_id) <> max(cluster_id) THEN 'cluster_id' END) AS what
+       concat_ws(', ', if(min(paths) <> max(paths), 'image', NULL),
+           if(min(A) <> max(A), 'A', NULL), if(min(B) <> max(B), 'B', NULL),
+           if(min(C) <> max(C), 'C', NULL), if(min(answer) <> max(answer), 'answer', NULL),
+           if(min(split) <> max(split), 'split', NULL),
+           if(min(pillar) <> max(pillar), 'pillar', NULL),
+           if(min(indicator) <> max(indicator), 'indicator', NULL),
+           if(min(target) <> max(target), 'target', NULL),
+           if(min(cluster_id) <> max(cluster_id), 'cluster_id', NULL)) AS what
 FROM records WHERE item_id IS NOT NULL GROUP BY task, item_id;
 CREATE TABLE by_design AS  -- where most texts differ, they differ by design
 SELECT task FROM differ GROUP BY task HAVING avg(asked::INT) > 0.5 ORDER BY task;
@@ -82,17 +75,54 @@ SELECT task, test, item_id, count(*) AS n, min(number) AS first, min(line) <> ma
 FROM records
 SEMI JOIN (SELECT task, test, item_id FROM records WHERE item_id IS NOT NULL
            GROUP BY ALL HAVING count(*) > 1) USING (task, test, item_id)
-GROUP BY task, test, item_id;
-CREATE TABLE files AS SELECT task, count(DISTINCT test) AS n FROM records GROUP BY task
+GROUP BY task, test, item_id
+
+-- name: faults
+-- What can be wrong with a record, by rule; a broken item leaves all its files.
+INSERT INTO faults
+SELECT DISTINCT 'items_' || task, item_id, item_id::VARCHAR, fault.rule, fault.detail
+FROM (SELECT task, item_id, unnest([
+        {'rule': 'invalid-options', 'detail': 'A, B, C: ' || concat_ws(' | ', A, B, C),
+         'broken': task = 'mcq' AND (A = '' OR B = '' OR A = B OR A = C OR B = C)},
+        {'rule': 'answer-not-an-option', 'detail': 'answer ' || answer,
+         'broken': task = 'mcq'
+            AND CASE upper(answer) WHEN 'A' THEN A WHEN 'B' THEN B WHEN 'C' THEN C ELSE '' END = ''},
+        {'rule': 'answer-not-a-number', 'detail': 'answer ' || answer,
+         'broken': task = 'regression' AND NOT coalesce(isfinite(TRY_CAST(answer AS DOUBLE)), false)},
+        {'rule': 'invalid-split', 'detail': 'split ' || split || '; valid: val, test',
+         'broken': lower(split) NOT IN ('', 'val', 'test')}]) AS fault
+      FROM records WHERE item_id IS NOT NULL)
+WHERE fault.broken
+UNION ALL
+SELECT 'items_' || task, NULL, task || '_' || test || ' line ' || number, 'no-item-id',
+       'item_id ' || coalesce(said, 'missing') || ' is no integer'
+FROM records WHERE item_id IS NULL
+UNION ALL
+SELECT 'items_' || task, item_id, item_id::VARCHAR,
+       CASE WHEN conflict THEN 'conflicting-records' ELSE 'duplicate-record' END,
+       task || '_' || test || ': ' || n || ' records'
+FROM repeated
+UNION ALL
+SELECT 'items_' || task, item_id, item_id::VARCHAR, 'inconsistent-item',
+       'differs between files: '
+         || concat_ws(', ', CASE WHEN compared AND asked THEN 'question' END, nullif(what, ''))
+FROM (SELECT *, task NOT IN (FROM by_design) AS compared FROM differ)
+WHERE compared AND asked OR what <> ''
+UNION ALL
+SELECT 'items_' || task, item_id, item_id::VARCHAR, 'incomplete-item',
+       'in ' || count(DISTINCT test) || ' of ' || any_value(n) || ' files'
+FROM records JOIN (SELECT task, count(DISTINCT test) AS n FROM records GROUP BY task) USING (task)
+WHERE item_id IS NOT NULL
+GROUP BY task, item_id
+HAVING count(DISTINCT test) < any_value(n)
 
 -- name: keep
 DELETE FROM records
 WHERE item_id IS NULL
-   OR (task, item_id) IN (SELECT substr(tbl, 7), item_id FROM faults
+   OR (task, item_id) IN (SELECT substr("table", 7), item_id FROM faults
                           WHERE rule <> 'duplicate-record' AND item_id IS NOT NULL)
    OR (task, test, item_id) IN (SELECT task, test, item_id FROM repeated)
-      AND number NOT IN (SELECT first FROM repeated r WHERE r.task = records.task
-                         AND r.test = records.test AND r.item_id = records.item_id);
+      AND (task, test, number) NOT IN (SELECT task, test, first FROM repeated);
 CREATE VIEW last AS  -- under the last test a question has the least context
 SELECT * FROM records WHERE (task, test) IN (SELECT task, max(test) FROM records GROUP BY task)
 
@@ -119,13 +149,21 @@ ORDER BY place
 
 -- name: broken
 INSERT INTO faults
-SELECT 'items_' || task, item_id, item_id::VARCHAR, rule, detail
-FROM last JOIN broken ON broken.key = array_to_string(last.paths, chr(31))
+SELECT 'items_' || task, item_id, item_id::VARCHAR, coalesce(rule, 'broken-image'),
+       coalesce(detail, array_to_string(paths, ', ') || ' is no readable PNG or JPEG of at most '
+                        || $most || ' pixels')
+FROM (SELECT *, array_to_string(paths, chr(31)) AS key FROM last)
+ANTI JOIN places USING (key) LEFT JOIN broken USING (key)
 
 -- name: names
+-- A name may be a slug, a title, or an SDG code that stands for one entry alone.
 CREATE TABLE names AS
-SELECT *, name_key(name) AS key FROM listed WHERE name <> ''
-QUALIFY row_number() OVER (PARTITION BY kind, key ORDER BY rank) = 1
+SELECT *, name_key(name) AS key
+FROM (SELECT *, unnest([slug, title, CASE WHEN n = 1 AND kind <> 'target' THEN sdg ELSE '' END]) AS name,
+             unnest([1, 2, 3]) AS rank
+      FROM (SELECT *, count(*) OVER (PARTITION BY kind, sdg) AS n FROM listed))
+WHERE name <> ''
+QUALIFY row_number() OVER (PARTITION BY kind, key ORDER BY rank, position) = 1
 
 -- name: items
 -- Fields that a record lacks are filled from our tables, or left blank.
@@ -169,21 +207,38 @@ SELECT m.* REPLACE (
 FROM matched m LEFT JOIN countries ON countries.cname = country_code
 ORDER BY item_id
 
+-- name: shown
+CREATE TABLE shown AS
+SELECT *, CASE WHEN task = 'regression' THEN '0123456789' WHEN option_c = '' THEN 'AB' ELSE 'ABC' END
+       AS candidates
+FROM (SELECT 'mcq' AS task, * FROM items_mcq
+      UNION ALL BY NAME SELECT 'regression' AS task, * FROM items_regression)
+
+-- name: clusters
+-- The places as far as the items contain them; coordinates and region codes are unknown.
+SELECT cluster_id, cname, iso3, country,
+       CASE WHEN regexp_full_match(cluster_id, $dhs_id) THEN left(cluster_id, 10) ELSE '' END AS survey,
+       year, NULL::DOUBLE AS lat, NULL::DOUBLE AS lon, urban, $unknown::INTEGER AS adm1dhs,
+       coalesce(official_split, '') AS official_split,
+       asset_index, water_index, sanitation_index, under5_mort, women_edu, women_bmi
+FROM (SELECT cluster_id, any_value(COLUMNS([
+                 'cname', 'iso3', 'country', 'year', 'urban', 'asset_index', 'water_index',
+                 'sanitation_index', 'under5_mort', 'women_edu', 'women_bmi']) ORDER BY task, item_id)
+      FROM shown GROUP BY cluster_id)
+LEFT JOIN (SELECT cname, official_split FROM countries) USING (cname)
+ORDER BY cluster_id
+
 -- name: questions
-SELECT item_id, regexp_replace(question, '^Question: ?', '') AS question FROM records
-WHERE task = $task AND test = $of_file
-
--- name: prompts-complete
-INSERT INTO prompts
-SELECT task, $test, item_id,
-       CASE WHEN $bare THEN regexp_replace(question, '(?m)^Context:.*\n?', '') ELSE question END
-FROM records WHERE task = $task AND test = $of_file
-
--- name: prompts-completed
-INSERT INTO prompts SELECT $task, $test, item_id, text FROM texts
+-- Of a file: complete, or to be completed; without the context where they are of another test.
+SELECT CASE WHEN $kind = 'complete' AND test <> $test
+            THEN regexp_replace(question, '(?m)^Context:.*\n?', '')
+            WHEN $kind = 'complete' THEN question WHEN test <> $test THEN bare
+            ELSE regexp_replace(question, '^Question: ?', '') END AS question
+FROM records SEMI JOIN shown USING (task, item_id)
+WHERE task = $task AND test = $source ORDER BY item_id
 
 -- name: prompts
-SELECT p.task, item_id, test, text, image_id, candidates FROM prompts p
+SELECT p.task, item_id, test, text, image_id, candidates {blank} FROM prompts p
 JOIN shown USING (task, item_id) ORDER BY p.task, item_id, test
 
 -- name: records

@@ -37,7 +37,7 @@ from sdgbias.report.reader import SQL, Cells, Reader, Results, Row
 from sdgbias.types import FACET, SDG
 
 if TYPE_CHECKING:
-    from sdgbias.analysis.paper.cells import Table
+    from sdgbias.analysis.paper.tables import Table
 
 #: Pages of a benchmark folder that are published beside the report: the card and its quality.
 PUBLISHED = ("quality.html", "README.md")

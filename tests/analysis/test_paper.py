@@ -3,7 +3,7 @@ the same model's only."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
 from pathlib import Path
 
 import numpy as np
@@ -12,16 +12,15 @@ import pytest
 
 from sdgbias import store
 from sdgbias.analysis import paper as tables
-from sdgbias.analysis.paper import numbers, own_rows, results
-from sdgbias.analysis.paper import printed as paper
-from sdgbias.analysis.paper.cells import MADE, NOT_ANALYSED, NOT_RUN, Cell
+from sdgbias.analysis.paper import numbers as paper
+from sdgbias.analysis.paper import results
+from sdgbias.analysis.paper.results import NOT_ANALYSED, NOT_RUN
+from sdgbias.analysis.paper.tables import MADE, Cell
 from sdgbias.analysis.rows import row, table
-from sdgbias.benchmark.prompts import prompt_texts
-from sdgbias.benchmark.release.records import AUTHORS_REPO
+from sdgbias.benchmark.release.authors import AUTHORS_REPO
 from sdgbias.errors import UsageError
 from sdgbias.suites.rows import HEADLINE
-from sdgbias.suites.sdg_tables import item_cards
-from sdgbias.types import NEEDS_SCORES, PILLARS, ContextTest, Task, View
+from sdgbias.types import NEEDS_SCORES, PILLARS
 from tests.builders.paper_tables import (
     LLAVA,
     QWEN,
@@ -39,12 +38,14 @@ REVERSED = "Reverse order C/B/A"
 # ----------------------------------------------------------------------
 
 
-def test_a_table_says_whose_questions_were_asked(bare: Path) -> None:
+def test_a_table_says_whose_questions_were_asked(bare: Path, tmp_path: Path) -> None:
     ours = tables.load(bare)
+    path = copied(bare, tmp_path / "r.duckdb")
     hub = {"repo": AUTHORS_REPO, "commit": "0123456789abcdef", "licence": "cc-by-sa-4.0"}
-    theirs = replace(
-        ours, runs=tuple(replace(r, config={**r.config, "hub": hub}) for r in ours.runs), _memory={}
-    )
+    with store.connect(path) as db:
+        patch = json.dumps({"hub": hub, "text_view": "blank-image"})
+        db.execute("UPDATE runs SET config = json_merge_patch(config, ?::JSON)", [patch])
+    theirs = tables.load(path)
 
     (own, _), (authors, _) = (tables.build(e, ["H"]) for e in (ours, theirs))
 
@@ -52,9 +53,8 @@ def test_a_table_says_whose_questions_were_asked(bare: Path) -> None:
     assert not any("is directly comparable" in note for note in own.footnotes)
     assert any("same model is directly comparable" in note for note in authors.footnotes)
     assert not any("isn't directly comparable" in note for note in authors.footnotes)
-    assert "the authors' questions" in theirs.runs[0].says
-    blank = replace(ours.runs[0], config={**ours.runs[0].config, "text_view": "blank-image"})
-    assert "without the picture are blank-image" in blank.says
+    assert f"the authors' questions ({AUTHORS_REPO} at 0123456789ab)" in theirs.runs[0].says
+    assert "without the picture are blank-image" in theirs.runs[0].says
 
 
 def test_table_h_holds_the_stores_numbers_beside_the_papers(bare: Path) -> None:
@@ -148,37 +148,12 @@ def test_table_a_counts_items_and_times_the_tests(bare: Path) -> None:
     assert total.value == 24 and total.status == "counted" and total.paper.value == 50_000  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(
-    ("task", "test"),
-    [(Task.MCQ, ContextTest.T1), (Task.REGRESSION, ContextTest.T2), (Task.MCQ, ContextTest.T5)],
-)
-def test_a_stored_item_gives_back_the_prompt_that_was_asked(task: Task, test: ContextTest) -> None:
-    number = task is Task.REGRESSION
-    texts = {
-        "question": "How many?", "indicator_title": "Stunting", "unit": "%", "split": "test",
-        "option_a": "few", "option_b": "many", "option_c": "", "wealth": "", "polarity": "lower",
-        "target": "under5_mort" if number else "", "answer": 12.0 if number else "A",
-    }  # fmt: skip
-    place = {"cluster_id": "c", "country": "Kenya", "urban": "U", "image_id": "i"}
-    numbers = {"item_id": 1, "year": 2014, "tolerance": 5.0, "value": 1.0}
-    context = {
-        "asset_index": 0.25, "water_index": np.nan, "sanitation_index": 1.0, "under5_mort": 12.0,
-        "women_edu": 3.0, "women_bmi": 20.0,
-    }  # fmt: skip
-    about = {"pillar": PILLARS[0], "indicator": "stunting"}
-    item = texts | place | numbers | context | about
-    items = pd.DataFrame([item])
-    card = item_cards(task, items).iloc[0]
-    asked = prompt_texts(items, task, test, View.FULL).iloc[0]
-    assert own_rows.stored_prompt(card, task, test.value) == asked
-
-
 def test_templates_beside_the_papers(bare: Path) -> None:
     c, place = build(bare, "C").rows, build(bare, "E")
     pairs = [(r.labels[0], r.cells[0].value, r.cells[0].paper) for r in c]
     same = [label for label, ours, printed in pairs if printed and ours == printed.text]
     assert same == ["line 1", "line 5", "line 6"]  # the others name what the paper leaves open
-    assert "VALID OPTIONS: A, B, C" in str(pairs[-1][1])
+    assert len(pairs) == 6 and pairs[3][1] == "VALID OPTIONS: A, B, C"
     for test in ("T1", "T2", "T3", "T4"):
         line = cell(place, "the paper's place", test)
         assert line.value == line.paper.text  # type: ignore[union-attr]
@@ -256,11 +231,27 @@ def test_a_plateau_begins_where_the_curve_stays_and_else_nowhere(
     ]
     store.replace(path, "llava-1.5-7b-0", {"numbers": table(points)}, kept_study=HEADLINE)
 
-    found = numbers.of_study(results.load(path), "sweep").query("metric == 'plateau_from'")
+    found = results.load(path).study("sweep").query("metric == 'plateau_from'")
 
     begins = dict(zip(found["parameter"], found["value"], strict=True))
     known = {"alpha": 1.0, "lambda_kl": 0.0, "beta": np.nan, "tau": np.nan}
     assert begins == pytest.approx(known, nan_ok=True)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_sweep_shows_what_was_tuned_for_multiple_choice(
+    bare: Path, tmp_path: Path, order: int
+) -> None:
+    path = copied(bare, tmp_path / "r.duckdb")
+    at = {"test": "T2", "parameter": "alpha"}
+    rows = [row("sweep", "accuracy", 0.5, method=split, x=1.0, **at) for split in ("val", "test")]
+    for task, tuned in (("mcq", 0.7), ("regression", 4.5)):
+        rows.append(row("sweep", "optimum", tuned, task=task, **at))
+    store.replace(path, "tiny-llava-0", {"numbers": table(rows)[::order]}, kept_study=HEADLINE)
+
+    [figure] = tables.build(results.load(path), ["fig8"])
+
+    assert cell(figure, "tuned", TINY, "T2", "alpha").value == 0.7
 
 
 def test_table_i_changes_and_its_relative_values(bare: Path) -> None:
@@ -278,7 +269,7 @@ def test_an_analysed_run_is_told_from_one_that_was_not(bare: Path, tmp_path: Pat
     store.replace(path, "tiny-llava-0", {"analyses": pd.DataFrame([{"settings": {"draws": 500}}])})
     e = results.load(path)
     key = {"study": "regression", "task": "regression", "method": ""}
-    why = {r.model: e.why(r, key, "nothing decoded") for r in e.runs}
+    why = {r.model: e.why(r.run_id, key, "nothing decoded") for r in e.runs}
     assert why == {
         "tiny-llava": "not in store: nothing decoded",
         "llava-1.5-7b": NOT_ANALYSED,
@@ -337,7 +328,7 @@ def test_table_k_is_the_cost_of_cade_over_that_of_plain_full(timed: Path) -> Non
     )
     assert k("relative", "mcq", four, QWEN).status.startswith("not in store: 3 of 320 prompts")
     assert "of a version that kept no times" in k("relative", "mcq", four, TINY).status
-    printed = cell(t, "relative", "not stated", "not stated", "CADE").paper
+    printed = cell(t, "relative", "not stated", "not stated", four).paper
     assert printed is not None and printed.text == "2.25×"
 
 

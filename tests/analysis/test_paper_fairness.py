@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 from sdgbias import cli, store
 from sdgbias.analysis.paper import formats
-from sdgbias.analysis.paper import printed as paper
-from sdgbias.analysis.paper.cells import NOT_ANALYSED, NOT_RUN, Cell, Table
-from sdgbias.analysis.paper.lines import TASKS
+from sdgbias.analysis.paper import numbers as paper
+from sdgbias.analysis.paper.results import NOT_ANALYSED, NOT_RUN
+from sdgbias.analysis.paper.tables import Cell, Table
 from sdgbias.analysis.rows import not_run, row, table
 from sdgbias.methods.stats import Estimate
 from sdgbias.raw.facet import GROUPS
@@ -28,6 +28,7 @@ from tests.builders import paper_tables
 from tests.builders.answered_people import PEOPLE, answered, items
 from tests.builders.paper_tables import cell
 
+TASKS = {"p1": "direct", "p2": "choice", "p3": "choice"}
 LLAVA, PLANTED = "LLaVA-1.5 (7B) (measured)", "planted-people (planted)"
 
 
@@ -157,7 +158,9 @@ def test_groups_that_are_too_small_have_no_value_but_their_n(full: Path) -> None
 
 
 def test_debiasing_shows_the_study_or_says_that_there_is_none(full: Path, tmp_path: Path) -> None:
-    assert {c.status for r in everything(full)["debiasing"].rows for c in r.cells} == {NOT_ANALYSED}
+    unanalysed = everything(full)["debiasing"]
+    assert {c.status for r in unanalysed.rows for c in r.cells} == {NOT_ANALYSED}
+    assert f"[1] {NOT_ANALYSED}" in formats.text([unanalysed], []), "labels may be empty"
     path = Path(shutil.copy(full, tmp_path / "r.duckdb"))
     base = {"task": "choice", "test": "p2"}
     cade = base | {"method": "cade@recall", "attribute": "skin", "group": "light", "other": "dark"}
@@ -182,13 +185,12 @@ def test_debiasing_shows_the_study_or_says_that_there_is_none(full: Path, tmp_pa
 
 def test_data_and_prompts(full: Path, empty: Path) -> None:
     asked = items().drop_duplicates("person_id")
-    t = everything(full)["data"]
-    assert [c.name for c in t.columns] == ["facet", "synthetic bbbbbbbb"]
-    c = cell(t, "synthetic bbbbbbbb", "skin tone", "dark")
+    t, synthetic = everything(full)["data"], "synthetic bbbbbbbb"
+    c = cell(t, "people", synthetic, "skin=dark")
     assert (c.value, c.status, c.paper) == (int((asked["skin"] == "dark").sum()), "synthetic", None)
-    assert cell(t, "synthetic bbbbbbbb", "people", "all").value == PEOPLE
+    assert cell(t, "people", synthetic, "all").value == PEOPLE
     for path in (full, empty):
-        c = cell(everything(path)["data"], "facet", "gender presentation", "male")
+        c = cell(everything(path)["data"], "people", "facet", "gender=male")
         assert c.status == NOT_RUN and c.paper.value == 14_110  # type: ignore[union-attr]
     texts = {r.labels[0]: r.cells[0] for r in everything(empty)["prompts"].rows}
     for test in ("p1", "p2"):

@@ -63,6 +63,7 @@ def test_a_folder_without_faults(tmp_path: Path) -> None:
         (("version: 1", "version: [1]"), 3, "version is ['1']; valid: text"),
         (("version: 1\n", "version: 1\nversion: 2\n"), 4, "field 'version' is given twice"),
         (("items.csv", "item.csv"), 4, "unknown table 'item.csv'; valid: items.csv; did you mean"),
+        (("items.csv", "items.txt"), 4, "a table is one of .csv, .jsonl, .parquet"),
         (("items.csv", "../items.csv"), 4, "climbs out of"),
         (("question: question", "question: qestion"), 5, "did you mean 'question'?"),
         (("image: picture", "picture: picture"), 5, "columns: unknown field 'picture'"),

@@ -17,9 +17,9 @@ from PIL import Image
 
 from sdgbias.benchmark.card.intended_use import intended_use
 from sdgbias.benchmark.release import import_ as release_import
+from sdgbias.benchmark.release.authors import PARTS
 from sdgbias.benchmark.release.export import dump, export, own_record
 from sdgbias.benchmark.release.import_ import import_
-from sdgbias.benchmark.release.records import PARTS, stem
 from sdgbias.benchmark.splits import authors_split
 from sdgbias.errors import InputError, UsageError
 from sdgbias.types import Task
@@ -28,7 +28,7 @@ Record = dict[str, Any]
 #: Alters the records of a file, given the file's name.
 Change = Callable[[str, list[Record]], list[Record]]
 Make = Callable[..., Path]
-N = 20
+N = 26
 
 
 def picture(seed: int) -> bytes:
@@ -56,7 +56,7 @@ def number(item: int, test: str) -> Record:
 
 @pytest.fixture
 def release(tmp_path: Path) -> Make:
-    """A foreign release of N items; `change(stem, records)` alters the records of a file before
+    """A foreign release of N items; `change(name, records)` alters the records of a file before
     they are written."""
 
     def make(change: Change = lambda name, records: records, only: str = "") -> Path:
@@ -65,12 +65,11 @@ def release(tmp_path: Path) -> Make:
             (folder / name).mkdir(parents=True)
         for at in range(N):
             (folder / "images" / f"{at:02d}.png").write_bytes(picture(at))
-        for task, test in PARTS:
-            if (name := stem(task, test)).startswith(only):
-                of_task = mcq if task is Task.MCQ else number
-                records = change(name, [of_task(at, test.value) for at in range(N)])
-                text = "".join(json.dumps(record) + "\n" for record in records)
-                (folder / "data" / f"{name}.jsonl").write_text(text, encoding="utf-8")
+        for name, (task, test) in PARTS.items():
+            of_task = mcq if task is Task.MCQ else number
+            lines = map(json.dumps, change(name, [of_task(at, test.value) for at in range(N)]))
+            if name.startswith(only):
+                (folder / "data" / f"{name}.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
         return folder
 
     return make
@@ -82,8 +81,13 @@ def out(tmp_path: Path) -> Path:
 
 
 def notes(out: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((out / "items_notes.json").read_text())["release"]
-    return found
+    written: dict[str, Any] = json.loads((out / "items_notes.json").read_text())["release"]
+    return written
+
+
+def kinds(out: Path, *names: str) -> list[str]:
+    """What kind of questions the import saw in some files."""
+    return [notes(out)["files"][name]["question"] for name in names]
 
 
 def edited(item: int, files: str = "mcq", **fields: Any) -> Change:
@@ -114,27 +118,13 @@ def prompt_of(folder: Path, task: str, test: str, item: int) -> str:
     return str(read(folder, "prompts").set_index(key).sort_index()["text"][task, test, item])
 
 
-def left_out(folder: Path) -> dict[str, set[str]]:
-    rows = read(folder, "quarantine/release")
-    return {str(rule): set(part["key"]) for rule, part in rows.groupby("rule")}
-
-
 # ----------------------------------------------------------------------
 # lines
 
 
 def test_a_record_has_the_authors_fields_first_and_omits_those_without_a_value() -> None:
-    item = {
-        "item_id": 7,
-        "question": "How many?",
-        "option_a": 'a"\\\n\u00e9/',
-        "option_b": "b",
-        "option_c": "",
-        "answer": "A",
-        "value": 0.1,
-        "year": 2012,
-        "tolerance": float("nan"),
-    }
+    item = {"item_id": 7, "question": "How many?", "option_a": 'a"\\\n\u00e9/', "option_b": "b"}
+    item |= {"option_c": "", "answer": "A", "value": 0.1, "year": 2012, "tolerance": None}
     item |= {"photo_id": "", "paths": ["images/x.png"]}
 
     line = dump(own_record(Task.MCQ, "T1", item, "Question: How many?"))
@@ -146,8 +136,8 @@ def test_a_record_has_the_authors_fields_first_and_omits_those_without_a_value()
     )
 
 
-# ------------------------------------------------------------------------------------- what foreign
-# records become
+# ----------------------------------------------------------------------
+# what foreign records become
 
 
 def test_blanks_are_filled_where_something_is_known(release: Make, out: Path) -> None:
@@ -155,71 +145,59 @@ def test_blanks_are_filled_where_something_is_known(release: Make, out: Path) ->
         for r in records[6:]:
             r["indicator"] = "Homelessness"
         records[2]["split"] = "VAL"
+        records[0]["cluster_id"] = "NI-2012-6#-00000007"
         return records
 
-    done = import_(release(change), out)
-    items = read(out, "items_mcq")
-    assert list(items["polarity"]) == ["lower"] * 6 + [""] * (N - 6)
-    assert list(items["indicator"]) == ["stunting"] * 6 + ["Homelessness"] * (N - 6)
+    lines = import_(release(change), out)
+    items, unknown = read(out, "items_mcq"), N - 6
+    assert list(items["polarity"]) == ["lower"] * 6 + [""] * unknown
+    assert list(items["indicator"]) == ["stunting"] * 6 + ["Homelessness"] * unknown
     assert set(items["unit"][:6]) == {"% of children under 5"}
     assert set(items["pillar"]) == {"Health & Nutrition", ""}
     assert list(items["question"]) == ["How many?"] * N
-    assert items["split"][2] == "val"
-    assert list(items["split"].drop(2)) == [
-        s for i, s in enumerate(authors_split("mcq", range(N))) if i != 2
-    ]
+    by_rule = list(authors_split("mcq", range(N)))
+    assert list(items["split"]) == [*by_rule[:2], "val", *by_rule[3:]]
+    place = ["NI-2012-6#-00000007", "NI", "NER", 2012]
+    assert items.loc[0, ["cluster_id", "cname", "iso3", "year"]].tolist() == place
+    assert set(read(out, "clusters")["survey"]) == {"NI-2012-6#", ""}
     assert set(read(out, "items_regression")["tolerance"]) == {1.0}
-    assert done.unknown == N - 6
-    assert any(f"{N - 6} multiple-choice items" in line for line in done.lines())
-    assert notes(out)["mcq"] == {
-        "indicators_not_ours": {"Homelessness": N - 6},
-        "split_by_rule": N - 1,
-    }
+    assert any(f"{unknown} multiple-choice items" in line for line in lines)
+    said = {"indicators_not_ours": {"Homelessness": unknown}, "split_by_rule": N - 1}
+    assert notes(out)["mcq"] == said
 
 
-def test_complete_questions_stay_and_bare_ones_are_completed(release: Make, out: Path) -> None:
-    done = import_(release(), out)
-    assert done.files["mcq_T1"] == (N, "complete")
-    assert done.files["regression_T2"] == (N, "bare")
-    assert prompt_of(out, "mcq", "T1", 3) == mcq(3, "T1")["question"]
-    bare = prompt_of(out, "regression", "T5", 3)
-    assert bare.startswith("Question: How heavy?\nAnswer strictly")
+def test_complete_questions_stay_and_others_are_completed(release: Make, out: Path) -> None:
+    """A context that came with the question is not written twice; half of a file decides."""
 
+    def change(name: str, r: Record) -> Record:
+        bare = r["question"].split("\nOptions")[0].removeprefix("Question: ")
+        is_bare = name in ("mcq_T1", "mcq_T4") or (name, r["item_id"] < N // 2) == ("mcq_T3", True)
+        is_bare |= name == "mcq_T5" and r["item_id"] <= N // 2
+        return {**r, "question": bare, "urban": "R"} if is_bare else r
 
-def test_a_context_that_came_with_the_question_is_not_written_twice(
-    release: Make, out: Path
-) -> None:
-    def without_options(name: str, r: Record) -> Record:
-        question = r["question"].split("\nOptions")[0].removeprefix("Question: ")
-        return {**r, "question": question, "urban": "R"}
-
-    done = import_(release(all_of("mcq", without_options)), out)
-    assert (done.files["mcq_T1"][1], done.files["mcq_T3"][1]) == ("with context", "bare")
+    lines = import_(release(all_of("mcq", change)), out)
+    of_mcq = kinds(out, *(f"mcq_T{test}" for test in range(1, 6)))
+    assert of_mcq == ["with context", "complete", "complete", "bare", "bare"]
+    assert "question complete: mcq_T2, mcq_T3" in lines
+    assert prompt_of(out, "mcq", "T2", 3) == mcq(3, "T2")["question"]
     options = "\nOptions: A. few; B. some; C. many\nVALID"
     given = "Question: How many?\nContext: Given: urban=Rural"
     assert prompt_of(out, "mcq", "T1", 0).startswith(given + options)
     consider = "Context: You may consider: asset_index, sanitation_index, urban\nOptions"
     assert consider in prompt_of(out, "mcq", "T4", 0)
-
-
-def test_a_dhs_cluster_id_tells_the_place(release: Make, out: Path) -> None:
-    import_(release(edited(0, "", cluster_id="NI-2012-6#-00000007")), out)
-    row = read(out, "items_mcq").iloc[0]
-    want = ["NI-2012-6#-00000007", "NI", "NER", 2012]
-    assert row[["cluster_id", "cname", "iso3", "year"]].tolist() == want
-    assert set(read(out, "clusters")["survey"]) == {"NI-2012-6#", ""}
+    bare = prompt_of(out, "regression", "T5", 3)
+    assert bare.startswith("Question: How heavy?\nAnswer strictly")
 
 
 def test_t1_alone_is_enough(release: Make, tmp_path: Path, out: Path) -> None:
-    done = import_(release(only="mcq_T1"), out)
-    assert " ".join(done.missing) == "mcq_T2 mcq_T3 mcq_T4 mcq_T5 regression_T2 regression_T5"
+    lines = import_(release(only="mcq_T1"), out)
+    assert "Missing files: mcq_T2, mcq_T3, mcq_T4, mcq_T5, regression_T2, regression_T5" in lines
     prompts = read(out, "prompts")
     assert set(prompts["test"]) == {"T1", "T5"}
-    bare = prompts.loc[prompts["test"] == "T5", "text"]
-    assert set(bare) == {
-        "Question: How many?\nOptions: A. few; B. some; C. many\nVALID OPTIONS: A, B, C"
-    }
-    assert export(out, tmp_path / "again").records == {"mcq_T1": N}
+    bare = "Question: How many?\nOptions: A. few; B. some; C. many\nVALID OPTIONS: A, B, C"
+    assert set(prompts.loc[prompts["test"] == "T5", "text"]) == {bare}
+    export(out, tmp_path / "again")
+    assert [path.stem for path in (tmp_path / "again" / "data").iterdir()] == ["mcq_T1"]
 
 
 # ----------------------------------------------------------------------
@@ -230,13 +208,15 @@ def without(item: int, file: str) -> Change:
     return lambda name, records: [r for r in records if (name, r["item_id"]) != (file, item)]
 
 
-def twice(item: int, file: str) -> Change:
+def added(item: int, file: str, **fields: Any) -> Change:
+    """One more record of an item in a file."""
     return lambda name, records: (
-        [*records, {**records[item], "id": -7}] if name == file else records
+        [*records, {**records[item], **fields}] if name == file else records
     )
 
 
-#: One fault an item, item 0 first.
+FEW = "Question: How few?\nOptions: A. few; B. some; C. many"
+#: One fault an item, item 0 first; files and folders of pictures are made by `spoil_pictures`.
 FAULTS = [
     ("missing-modality", edited(0, image="images/nowhere.png")),
     ("missing-modality", edited(1, image=None)),
@@ -248,78 +228,54 @@ FAULTS = [
     ("invalid-options", edited(7, B=None, answer="A")),
     ("invalid-options", edited(8, A="many")),
     ("invalid-split", edited(9, split="train")),
-    (
-        "inconsistent-item",
-        edited(10, "mcq_T3", question="Question: How few?\nOptions: A. few; B. some; C. many"),
-    ),
+    ("inconsistent-item", edited(10, "mcq_T3", question=FEW)),
     ("inconsistent-item", edited(11, "mcq_T3", A="none")),
     ("inconsistent-item", edited(12, "mcq_T3", image="images/05.png")),
-    ("conflicting-records", twice(13, "mcq_T2")),
+    ("conflicting-records", added(13, "mcq_T2", id=-7)),
     ("invalid-options", edited(14, A="some")),
     ("invalid-options", edited(15, C="some")),
     ("incomplete-item", without(16, "mcq_T2")),
+    ("broken-image", edited(17, image="images/cut.jpg")),
+    ("broken-image", edited(18, image="images/cut.png")),
+    ("missing-modality", edited(19, image="images/folder.png")),
+    ("image-outside-folder", edited(20, image="images/link.png")),
+    ("duplicate-record", added(21, "mcq_T1")),  # one of the two is kept
+    ("no-item-id", added(22, "mcq_T1", item_id="1.5")),  # the item is kept
 ]
+OF_NUMBERS = [edited(1, "regression", answer="many"), edited(2, "regression", answer="Infinity")]
+
+
+def spoil_pictures(images: Path) -> None:
+    whole = io.BytesIO()
+    Image.effect_noise((64, 64), 50).save(whole, "JPEG")
+    (images / "cut.jpg").write_bytes(whole.getvalue()[:-200])
+    (images / "cut.png").write_bytes(picture(2)[:-30])
+    (images / "folder.png").mkdir()
+    (images.parent.parent / "secret.png").write_bytes(picture(4))
+    (images / "link.png").symlink_to(images.parent.parent / "secret.png")
 
 
 def test_a_broken_item_leaves_with_its_rule_and_no_other(release: Make, out: Path) -> None:
     def change(name: str, records: list[Record]) -> list[Record]:
-        for _, fault in FAULTS:
+        for fault in (*(fault for _, fault in reversed(FAULTS)), *OF_NUMBERS):
             records = fault(name, records)
         return records
 
-    done = import_(release(change), out)
-    rows = read(out, "quarantine/release")
-    assert dict(zip(rows["key"].astype(int), rows["rule"], strict=True)) == {
-        at: rule for at, (rule, _) in enumerate(FAULTS)
-    }
-    assert len(rows) == len(FAULTS) == sum(done.quarantined.values())
-    kept = set(range(len(FAULTS), N))
-    assert set(read(out, "items_mcq")["item_id"]) == kept
-    assert set(read(out, "prompts").query("task == 'mcq'")["item_id"]) == kept
-    assert set(read(out, "records").query("task == 'mcq'")["item_id"]) == kept
-    assert len(read(out, "items_regression")) == N
-
-
-def test_pictures_cut_short(release: Make, tmp_path: Path, out: Path) -> None:
-    folder = release(edited(1, "", image="images/01.jpg"))
-    whole = io.BytesIO()
-    Image.effect_noise((64, 64), 50).save(whole, "JPEG")
-    images, secret = folder / "images", tmp_path / "secret.png"
-    (images / "01.jpg").write_bytes(whole.getvalue()[:-200])
-    (images / "02.png").write_bytes(picture(2)[:-30])
-    (images / "03.png").unlink()
-    (images / "03.png").mkdir()
-    (images / "04.png").unlink()
-    secret.write_bytes(picture(4))
-    (images / "04.png").symlink_to(secret)
+    folder = release(change)
+    spoil_pictures(folder / "images")
     import_(folder, out)
-    assert left_out(out) == {
-        "broken-image": {"1", "2"},
-        "missing-modality": {"3"},
-        "image-outside-folder": {"4"},
-    }
+    rows = read(out, "quarantine/release")
+    rules = {("items_mcq", str(at)): rule for at, (rule, _) in enumerate(FAULTS[:-1])}
+    rules |= {("items_regression", key): "answer-not-a-number" for key in ("1", "2")}
+    rules |= {("items_mcq", f"mcq_T1 line {N + 1}"): "no-item-id"}
+    assert rows.set_index(["table", "key"])["rule"].to_dict() == rules and len(rows) == len(rules)
+    kept = set(range(len(FAULTS) - 2, N))
+    assert set(read(out, "items_mcq")["item_id"]) == kept
+    for name in ("prompts", "records"):
+        assert set(read(out, name).query("task == 'mcq'")["item_id"]) == kept
+    assert len(read(out, "items_regression")) == N - len(OF_NUMBERS)
     stored = pd.concat(map(pd.read_parquet, (out / "images").glob("*.parquet")))
     assert sorted(stored["image_id"]) == sorted(read(out, "images")["image_id"])
-
-
-def test_faults_of_numbers(release: Make, out: Path) -> None:
-    wrong = {1: "many", 2: "Infinity"}  # json has no infinity
-
-    def change(name: str, r: Record) -> Record:
-        return {**r, "answer": wrong.get(r["item_id"], r["answer"])}
-
-    import_(release(all_of("regression", change)), out)
-    assert left_out(out) == {"answer-not-a-number": {"1", "2"}}
-
-
-def test_a_record_without_an_id_and_one_said_twice(release: Make, out: Path) -> None:
-    def change(name: str, records: list[Record]) -> list[Record]:
-        more = [records[0], {**records[1], "item_id": "1.5"}]
-        return [*records, *more] if name == "mcq_T1" else records
-
-    import_(release(change), out)
-    assert left_out(out) == {"duplicate-record": {"0"}, "no-item-id": {f"mcq_T1 line {N + 2}"}}
-    assert len(read(out, "items_mcq")) == N
 
 
 def test_texts_that_all_differ_are_not_compared(release: Make, out: Path) -> None:
@@ -327,11 +283,11 @@ def test_texts_that_all_differ_are_not_compared(release: Make, out: Path) -> Non
     inconsistent-item."""
     differing = all_of("mcq", lambda name, r: {**r, "question": f"In {name}: how many?"})
     other = edited(4, "regression_T2", question="How light?")
-    done = import_(release(lambda name, records: other(name, differing(name, records))), out)
+    import_(release(lambda name, records: other(name, differing(name, records))), out)
     assert read(out, "quarantine/release").to_numpy().tolist() == [
         ["items_regression", "4", "inconsistent-item", "differs between files: question"]
     ]
-    assert done.uncompared == notes(out)["questions_not_compared"] == ["mcq"]
+    assert notes(out)["questions_not_compared"] == ["mcq"]
 
 
 def test_order_of_lines_changes_no_table(release: Make, tmp_path: Path) -> None:
@@ -419,22 +375,12 @@ def test_foreign_records_come_back_byte_for_byte(release: Make, tmp_path: Path, 
     assert {name: after[name] for name in before} == before
     assert set(after) - set(before) == {
         "release.json",
-        *(f"views/{stem(*p)}{x}.jsonl" for p in PARTS for x in ("", "_text")),
+        *(f"views/{name}{x}.jsonl" for name in PARTS for x in ("", "_text")),
     }
     assert json.loads(after["release.json"])["intended_use"] == intended_use()
     told = [json.loads(line) for line in after["views/regression_T2_text.jsonl"].splitlines()]
     assert {r["image"] for r in told} == {"images/blank.png"}
     assert all(r["question"].endswith("Round to 1 decimal place.\nIgnore the image.") for r in told)
-
-
-@pytest.mark.parametrize(("bare", "kind"), [(N // 2, "complete"), (N // 2 + 1, "bare")])
-def test_a_file_of_half_complete_questions_is_complete(
-    release: Make, out: Path, bare: int, kind: str
-) -> None:
-    def change(name: str, r: Record) -> Record:
-        return {**r, "question": "How many?"} if r["item_id"] < bare else r
-
-    assert import_(release(all_of("mcq_T5", change)), out).files["mcq_T5"] == (N, kind)
 
 
 def test_paths_become_distinct_clusters(release: Make, out: Path) -> None:

@@ -11,7 +11,7 @@ import pandas as pd
 from sdgbias import store
 from sdgbias.analysis import paper as tables
 from sdgbias.analysis.paper import results
-from sdgbias.analysis.paper.cells import Cell, Table
+from sdgbias.analysis.paper.tables import Cell, Table
 from sdgbias.analysis.rows import not_run, row, table
 from sdgbias.methods.stats import Estimate
 from sdgbias.types import PILLARS, SDG

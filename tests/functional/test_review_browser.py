@@ -13,9 +13,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from sdgbias.benchmark.review import import_reviews, load_verdicts
+from sdgbias.benchmark.review import load_verdicts
 from sdgbias.benchmark.review.sheet import write_sheets
-from sdgbias.benchmark.review.verdicts import read_verdicts
+from sdgbias.benchmark.review.verdicts import import_reviews, read_verdicts
 from tests.builders.chromium import MARKS, emulate, start
 from tests.builders.review import write_benchmark
 
@@ -31,7 +31,7 @@ def benchmark_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def sheets(benchmark_folder: Path) -> Path:
     out = benchmark_folder.parent / "sheets"
-    assert write_sheets(benchmark_folder, out, share=0.1, reviewers=["anna", "ben"]).items > 100
+    assert write_sheets(benchmark_folder, out, share=0.1, reviewers=["anna", "ben"])["items"] > 100
     return out
 
 
@@ -221,8 +221,8 @@ def test_two_reviewers_do_not_mix_and_the_adjudicator_decides(
     second = save(chrome, saved, "ben.csv")
     out = tmp_path / "reviews.parquet"
     found = import_reviews(first, second, benchmark_folder, out)
-    assert (found.figures["agreed"], found.figures["open"]) == (1, 2) and found.to_adjudicate
-    chrome.find_element("id", "file").send_keys(str(found.to_adjudicate))
+    assert (found["agreed"], found["open"]) == (1, 2)
+    chrome.find_element("id", "file").send_keys(str(found["to_adjudicate"]))
     until(lambda: text(chrome, "total") == "2")
     assert chrome.find_element("id", "who").get_property("value") == "adjudicator"
     assert "anna" in text(chrome, "said") and "ben" in text(chrome, "said")
@@ -246,6 +246,6 @@ def test_a_picture_that_was_not_copied_is_named(chrome: Any, sheets: Path, tmp_p
 def test_without_images(chrome: Any, tmp_path: Path) -> None:
     bare = write_benchmark(tmp_path / "bare", each=3, images=False)
     made = write_sheets(bare, tmp_path / "sheets", share=0.1)
-    assert made.images == 0 and made.without_image == made.items
-    show(chrome, made.out)
+    assert made["images"] == 0 and made["without_image"] == made["items"]
+    show(chrome, made["out"])
     assert "no image" in text(chrome, "pictures")

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from sdgbias import files
-from sdgbias.analysis.paper import printed
+from sdgbias.analysis.paper import numbers as printed
 from sdgbias.errors import RegistryError
 from sdgbias.registry import changes, entries
 from sdgbias.types import IMAGE_FREE, VIEWS

@@ -17,8 +17,8 @@ import pandas as pd
 import pytest
 
 from sdgbias import store
-from sdgbias.analysis.paper.cells import Cell, Column, Row, Table
-from sdgbias.analysis.paper.printed import Printed
+from sdgbias.analysis.paper.numbers import Printed
+from sdgbias.analysis.paper.tables import Cell, Column, Row, Table
 from sdgbias.files import packaged_sql
 from sdgbias.methods import stats
 from sdgbias.report import charts, layout, leaderboard

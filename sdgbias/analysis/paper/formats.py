@@ -6,45 +6,53 @@ from __future__ import annotations
 import json
 import math
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from sdgbias.analysis.paper.cells import NOT_RUN, Cell, Column, Kind, Row, Table, counts
-from sdgbias.analysis.paper.printed import described
-from sdgbias.analysis.paper.results import Run
+from sdgbias.analysis.paper.numbers import described
+from sdgbias.analysis.paper.results import NOT_RUN, Run
+from sdgbias.analysis.paper.tables import MADE, Cell, Column, Kind, Row, Table
 
-WIDTH = 120
+#: Columns of a terminal, and of the label of a row.
+WIDTH, WIDEST_LABEL = 120, 70
 CSV_COLUMNS = (
     *("item", "row", "column", "value", "n", "ci_low", "ci_high"),
     *("paper", "paper_printed", "status"),
 )
+VALUE_DIGITS = {"share": ".3f", "percent": ".1f", "count": ",.0f"}
+BOUND_DIGITS = {"share": ".2f", "percent": ".1f"}
 
 
 def written(value: float | str | None, kind: Kind) -> str:
     """A number in its column's format; '' if missing."""
     if value is None or isinstance(value, str):
         return value or ""
-    if math.isnan(value):
-        return "n/a"
-    digits = {"share": ".3f", "percent": ".1f", "count": ",.0f"}.get(kind, ".4g")
-    return _number(value, digits, kind)
+    return "n/a" if math.isnan(value) else _number(value, VALUE_DIGITS.get(kind, ".4g"), kind)
 
 
 def interval(c: Cell, kind: Kind) -> str:
     """'0.38..0.44', '' if missing."""
-    if not c.has_interval:
-        return ""
-    digits = {"share": ".2f", "percent": ".1f"}.get(kind, ".3g")
-    return "..".join(_number(bound, digits, kind) for bound in (c.low, c.high))
+    ends = (c.low, c.high) if c.has_interval else ()
+    return "..".join(_number(end, BOUND_DIGITS.get(kind, ".3g"), kind) for end in ends)
 
 
 def _number(value: float, digits: str, kind: Kind) -> str:
     """The number of a percent's share; a zero without a sign."""
     words = format(100 * value if kind == "percent" else value, digits)
     return words if words.strip("-0.,") else words.removeprefix("-")
+
+
+def counts(tables: Sequence[Table]) -> dict[str, int]:
+    """Number of cells per status; all 'not in store: ...' reasons count as 'not in store'. Blank
+    cells don't count."""
+    per_status = Counter(c.status.split(":")[0] for t in tables for c in t.cells if c.status)
+    return {kind: per_status.pop(kind) for kind in (*MADE, NOT_RUN) if kind in per_status} | dict(
+        sorted(per_status.items())
+    )
 
 
 def summary(tables: Sequence[Table]) -> str:
@@ -67,83 +75,66 @@ def text(tables: Sequence[Table], runs: Sequence[Run]) -> str:
     if runs:
         head = textwrap.wrap(described(runs[0].suite)["head"], WIDTH)
         head += [textwrap.fill(f"  {r.says}", WIDTH, subsequent_indent="    ") for r in runs]
-    return "\n\n".join(["\n".join(head), *(_text(t) for t in tables)]) + "\n"
+    return "\n\n".join(["\n".join(head), *map(_text, tables)]) + "\n"
 
 
 def _text(t: Table) -> str:
     reasons: dict[str, int] = {}
-    if not t.rows:
-        body = [f"({t.empty})"]
-    elif all(c.kind == "text" for c in t.columns):
-        body = _prose(t)
-    else:
-        body = _blocks(t, reasons)
-    lines = [t.title, "-" * len(t.title), *textwrap.wrap(t.definition, WIDTH), "", *body]
+    prose = all(c.kind == "text" for c in t.columns)
+    body = f"({t.empty})" if not t.rows else _prose(t) if prose else _grid(t, reasons)
     notes = [f"[{mark}] {why}" for why, mark in reasons.items()]
     notes += [f"* {note}" for note in t.footnotes]
-    lines += [part for note in notes for part in textwrap.wrap(note, WIDTH, subsequent_indent="  ")]
-    return "\n".join(line.rstrip() for line in lines)
+    lines = [t.title, "-" * len(t.title), *textwrap.wrap(t.definition, WIDTH), "", body, ""]
+    lines += [textwrap.fill(note, WIDTH, subsequent_indent="  ") for note in notes]
+    return "\n".join(line.rstrip() for line in "\n".join(lines).rstrip().split("\n"))
 
 
-def _prose(t: Table) -> list[str]:
+def _prose(t: Table) -> str:
     """Texts below each other: ours, then the paper's where it is another."""
-    out = []
+    lines = []
     for r in t.rows:
-        out.append(" / ".join(r.labels))
-        for column, c in zip(t.columns, r.cells, strict=True):
-            name = "" if len(t.columns) == 1 else f"{column.name}, "
+        lines.append(_label(r))
+        for c in r.cells:
             same = c.paper is not None and c.paper.text == c.value
-            texts = [("ours = paper" if same else "ours", str(c.value or c.status))]
-            texts += [("paper", c.paper.text)] if c.paper and not same else []
-            lines = [line for who, words in texts for line in f"{name}{who}: {words}".split("\n")]
-            for line in lines:
-                out += textwrap.wrap(line, WIDTH - 4, initial_indent="  ", subsequent_indent="    ")
-    return [*out, ""]
+            lines.append(f"  {'ours = paper' if same else 'ours'}: {c.value or c.status}")
+            lines += [f"  paper: {c.paper.text}"] if c.paper and not same else []
+    return "\n".join(textwrap.fill(line, WIDTH, subsequent_indent="    ") for line in lines)
+
+
+def _grid(t: Table, reasons: dict[str, int]) -> str:
+    """Of each row a line of our values, of their intervals, of n and of what the paper prints;
+    those that are empty, and empty columns, are left out. Of what was not run the paper's line is
+    enough."""
+    lines: list[tuple[str, str, list[str]]] = []
+    for r in t.rows:
+        pairs = list(zip(r.cells, t.columns, strict=True))
+        texts = {
+            "ours": [_short(c, column, reasons) for c, column in pairs],
+            "CI": [interval(c, column.kind) for c, column in pairs],
+            "n": [f"{c.n:,}" if c.made and c.n is not None else "" for c in r.cells],
+            "paper": [c.paper.text if c.paper else "" for c in r.cells],
+        }
+        if any(texts["paper"]) and {c.status for c in r.cells} <= {"", NOT_RUN}:
+            texts["ours"] = []
+        label = textwrap.shorten(_label(r), WIDEST_LABEL, placeholder="…")
+        lines += [(label, name, each) for name, each in texts.items() if any(each)]
+    index = pd.MultiIndex.from_tuples(
+        [line[:2] for line in lines], names=[" | ".join(t.labels), ""]
+    )
+    frame = pd.DataFrame([line[2] for line in lines], index, [c.name for c in t.columns])
+    return str(frame.loc[:, (frame != "").any()].to_string(line_width=WIDTH))
 
 
 def _short(c: Cell, column: Column, reasons: dict[str, int]) -> str:
     """The value, 'not run', or a marker that refers to a reason below the table."""
     if c.made:
         return written(c.value, column.kind)
-    if c.status in ("", NOT_RUN):
-        return c.status
-    return f"[{reasons.setdefault(c.status, len(reasons) + 1)}]"
+    known = ("", NOT_RUN)
+    return c.status if c.status in known else f"[{reasons.setdefault(c.status, len(reasons) + 1)}]"
 
 
-def _lines(t: Table, r: Row, reasons: dict[str, int]) -> list[tuple[str, list[str]]]:
-    """(label, n and one text per column) for each line of a row: our value, its interval, its n if
-    columns differ, the paper's value. A row that was not run has only the paper's line, or a line
-    stating that it was not run."""
-    printed = ["", *(c.paper.text if c.paper else "" for c in r.cells)]
-    beside = [("paper", printed)] if any(printed) else []
-    if {c.status for c in r.cells} <= {"", NOT_RUN} and any(c.status for c in r.cells):
-        return beside or [("", ["", *(c.status for c in r.cells)])]
-    each = [f"{c.n:,}" if c.made and c.n is not None else "" for c in r.cells]
-    alike = len({*each} - {""}) == 1
-    pairs = list(zip(r.cells, t.columns, strict=True))
-    values = [max(each) if alike else "", *(_short(c, column, reasons) for c, column in pairs)]
-    intervals = ["", *(interval(c, column.kind) for c, column in pairs)]
-    counted = ["", *each] if not alike else []
-    lines = [("CI", intervals), ("n", counted)]
-    return [("ours", values), *(line for line in lines if any(line[1])), *beside]
-
-
-def _blocks(t: Table, reasons: dict[str, int]) -> list[str]:
-    """The table in blocks of columns that fit the width, each with its labels. Empty columns are
-    left out; long labels are cut, the files have them in full."""
-    lines = [((*r.labels, kind), texts) for r in t.rows for kind, texts in _lines(t, r, reasons)]
-    longest = [max(map(len, labels)) for labels in zip(*(r.labels for r in t.rows), strict=True)]
-    while sum(longest) > WIDTH - 45:
-        longest[longest.index(max(longest))] -= 1
-    widths = [*longest, WIDTH]
-    keys = [
-        tuple(textwrap.shorten(k, w, placeholder="…") for k, w in zip(key, widths, strict=True))
-        for key, _ in lines
-    ]
-    index = pd.MultiIndex.from_tuples(keys, names=[*t.labels, ""])
-    frame = pd.DataFrame([texts for _, texts in lines], index, ["n", *(c.name for c in t.columns)])
-    frame = frame.loc[:, (frame != "").any()]
-    return [*frame.to_string(line_width=WIDTH).splitlines(), ""] if frame.shape[1] else []
+def _label(r: Row) -> str:
+    return " | ".join(filter(None, r.labels))
 
 
 # -- files
@@ -177,15 +168,13 @@ def records(tables: Sequence[Table]) -> list[dict[str, Any]]:
     values."""
     records = []
     for t in tables:
-        for r in t.rows:
-            for column, c in zip(t.columns, r.cells, strict=True):
-                if not c.status and c.paper is None:
-                    continue
-                where = (t.item, " | ".join(filter(None, r.labels)), column.name)
+        cells = [(r, *pair) for r in t.rows for pair in zip(r.cells, t.columns, strict=True)]
+        for r, c, column in cells:
+            if c.status or c.paper:
                 bounds = (c.low, c.high) if c.has_interval else (None, None)
                 paper = (c.paper.value, c.paper.text) if c.paper else (None, None)
-                values = (*where, c.value, c.n, *bounds, *paper, c.status or "paper")
-                records.append(dict(zip(CSV_COLUMNS, values, strict=True)))
+                values = (t.item, _label(r), column.name, c.value, c.n, *bounds, *paper)
+                records.append(dict(zip(CSV_COLUMNS, (*values, c.status or "paper"), strict=True)))
     return records
 
 

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import io
 import json
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +23,7 @@ from PIL import Image
 from sdgbias import templates
 from sdgbias.benchmark.card.intended_use import intended_use
 from sdgbias.benchmark.prompts import IGNORE
-from sdgbias.benchmark.release.records import (
-    AUTHORS_FIELDS,
-    BLANK,
-    FIELD_OF,
-    FIELDS,
-    MANIFEST,
-    ONWARD,
-    PARTS,
-    check_text_view,
-    refuse_foreign,
-    stem,
-)
+from sdgbias.benchmark.release import authors
 from sdgbias.errors import InputError
 from sdgbias.files import confine, json_object, packaged_sql, write_atomically, write_json, writing
 from sdgbias.progress import Progress, each, silent
@@ -43,55 +31,35 @@ from sdgbias.raw.images.composite import encode_png
 from sdgbias.raw.images.shards import ImageReader
 from sdgbias.types import Task
 
-#: The files of a part: its records, and the inputs of a model runner with the picture and without.
-_FILES = ("data/{}.jsonl", "views/{}.jsonl", "views/{}_text.jsonl")
-#: A record as a line and as fields, and its prompt.
-Line = tuple[str, Mapping[str, Any], str]
-
-
-@dataclass(frozen=True)
-class Exported:
-    """records: number of records per data file (its stem); images: number of images, blank.png not
-    counted."""
-
-    folder: Path
-    records: dict[str, int]
-    images: int
-    text_view: str
-
-    def lines(self) -> list[str]:
-        absent = [stem(*part) for part in PARTS if stem(*part) not in self.records]
-        return templates.lines("release_export", r=self, absent=absent)
+#: A record as one line.
+dump = partial(json.dumps, ensure_ascii=False)
+_SQL = packaged_sql("release_export.sql")
 
 
 def export(
     benchmark: Path, out: Path, text_view: str = "none", progress: Progress = silent
-) -> Exported:
+) -> list[str]:
     """Write the release files of ``benchmark`` into ``out``; the same benchmark gives the same
-    bytes.
+    bytes. Returns the lines that the command prints.
 
     ``out`` must be empty, new, or an earlier (perhaps interrupted) export of the same benchmark and
-    text view: then existing images stay. Raises UsageError (text view, foreign folder), InputError
-    (no benchmark, or one without images), StoreError.
+    text view (`none` or `blank-image`): then existing images stay. Raises UsageError (foreign
+    folder), InputError (no benchmark, or one without images), StoreError.
     """
-    check_text_view(text_view)
     card = json_object(benchmark / "benchmark.json")
-    if "benchmark_id" not in card:
+    if card.get("images", "none") == "none":
         raise InputError(
-            f"{benchmark / 'benchmark.json'}: no benchmark here; build one first: sdgbias build"
-            f" --out {benchmark}"
-        )
-    if card.get("images") == "none":
-        raise InputError(
-            f"{benchmark}: built with --no-images, a release needs them; build it again with"
-            " images: sdgbias build"
+            f"{benchmark / 'benchmark.json'}: no benchmark here, or one built with --no-images;"
+            f" build one with images first: sdgbias build --out {benchmark}"
         )
     identity = {"benchmark_id": card["benchmark_id"], "text_view": text_view}
-    earlier = json_object(out / MANIFEST)
-    refuse_foreign(out, same_source={name: earlier.get(name) for name in identity} == identity)
+    earlier = json_object(out / authors.MANIFEST)
+    authors.refuse_foreign(
+        out, same_source={name: earlier.get(name) for name in identity} == identity
+    )
     about = {**identity, "intended_use": intended_use()}
     about |= {name: card.get(name) for name in ("licence", "sources", "synthetic")}
-    write_json(out / MANIFEST, {**about, "complete": False})
+    write_json(out / authors.MANIFEST, {**about, "complete": False})
     origin = "imported" if (benchmark / "records.parquet").is_file() else "built"
     tables = ["images", "items_mcq", "items_regression", "prompts"]
     tables += ["records"] if origin == "imported" else []
@@ -99,94 +67,66 @@ def export(
         with duckdb.connect() as con:
             con.execute("SET enable_progress_bar = false")
             for name in tables:
-                con.sql(f"FROM read_parquet({str(benchmark / name)!r} || '.parquet')").create_view(
-                    name
-                )
-            con.execute(packaged_sql("release_export.sql")[f"{origin}-pictures"])
-            images = _write_images(con, benchmark, out, progress)
-            lines = {stem(*part): _records(con, benchmark, origin, *part) for part in PARTS}
-            records = _write_records(out, lines, text_view, progress)
+                con.read_parquet(f"{benchmark / name}.parquet").create_view(name)
+            con.execute(_SQL[f"{origin}-pictures"])
+            images = _write_pictures(con, benchmark, out, progress)
+            counted = con.execute(_SQL["parts"].format(table=tables[-1])).fetchall()
+            records = {name: n for name in authors.PARTS for part, n in counted if part == name}
+            for name in each(progress, "writing records", records):
+                _write_part(con, out, name, origin, text_view)
     except duckdb.Error as error:
         raise InputError(
             f"{benchmark}: can't be read ({str(error).splitlines()[0]}); build the benchmark again:"
             f" sdgbias build --out {benchmark}"
         ) from None
-    write_json(out / MANIFEST, {**about, "complete": True, "records": records, "images": images})
-    return Exported(out, records, images, text_view)
+    manifest = {**about, "complete": True, "records": records, "images": images}
+    write_json(out / authors.MANIFEST, manifest)
+    absent = [name for name in authors.PARTS if name not in records]
+    return templates.lines("release_export", r=manifest, folder=out, absent=absent)
 
 
 def own_record(task: Task, test: str, item: Mapping[str, Any], prompt: str) -> dict[str, Any]:
     """The record of an item (with `photo_id` and `paths` of its picture) under a test: the authors'
     fields, then ours; fields without a value are left out."""
     paths = item["paths"]
-    values = {FIELD_OF.get(name, name): value for name, value in item.items()}
+    values = {authors.FIELD_OF.get(name, name): value for name, value in item.items()}
     values |= {
-        **{"id": f"{stem(task, test)}_{item['item_id']}", "image": paths[0], "question": prompt},
+        **{"id": f"{task}_{test}_{item['item_id']}", "image": paths[0], "question": prompt},
         **{"level": str(test), "task": str(task), "images": paths if len(paths) > 1 else None},
     }
     if task is Task.MCQ:
         values["num_options"] = sum(bool(item.get(f"option_{letter}")) for letter in "abc")
-    return {name: values[name] for name in FIELDS if not _is_blank(values.get(name))}
+    return {name: values[name] for name in authors.FIELDS if values.get(name) not in (None, "")}
 
 
-def _is_blank(value: Any) -> bool:
-    return value is None or value == "" or (isinstance(value, float) and not math.isfinite(value))
-
-
-def dump(record: Mapping[str, Any]) -> str:
-    return json.dumps(record, ensure_ascii=False)
-
-
-def _records(
-    con: duckdb.DuckDBPyConnection, benchmark: Path, origin: str, task: Task, test: str
-) -> Iterator[Line]:
-    """The records of a file: as they were imported, else composed of the items."""
-    query = packaged_sql("release_export.sql")[f"{origin}-records"].format(task=task)
-    for batch in con.sql(query, params={"test": test}).to_arrow_reader(20_000):
-        for row in batch.to_pylist():
-            prompt = row.pop("text")
+def _write_part(
+    con: duckdb.DuckDBPyConnection, out: Path, name: str, origin: str, text_view: str
+) -> None:
+    """A data file and its two views, all or none. Records are as they were imported, else composed
+    of the items. The views have the authors' fields, with the prompt as `question`."""
+    task, test = authors.PARTS[name]
+    query = con.sql(_SQL[f"{origin}-records"].format(task=task), params={"test": test})
+    paths = [out / "data" / f"{name}.jsonl"]
+    paths += [out / "views" / f"{name}{suffix}.jsonl" for suffix in ("", "_text")]
+    blank, tail = ("", "") if text_view == "none" else (authors.BLANK, IGNORE)
+    with ExitStack() as stack:  # the files are closed before they are renamed
+        drafts = [stack.enter_context(writing(path, authors.ONWARD)) for path in paths]
+        files = [stack.enter_context(draft.open("wb")) for draft in drafts]
+        for row in (row for batch in query.to_arrow_reader(20_000) for row in batch.to_pylist()):
             if origin == "imported":
-                yield row["record"], json.loads(row["record"]), prompt
-            elif row["item_id"] is not None:
-                record = own_record(task, test, row, prompt)
-                yield dump(record), record, prompt
+                record, line = json.loads(row["record"]), row["record"]
             else:
-                raise InputError(
-                    f"{benchmark / 'prompts.parquet'}: prompts of items that items_{task} lacks;"
-                    " build the benchmark again: sdgbias build"
-                )
+                record = own_record(task, test, row, row["text"])
+                line = dump(record)
+            shown = {name: record[name] for name in authors.AUTHORS_FIELDS if name in record}
+            shown["question"] = row["text"]
+            full = shown | ({"images": record["images"]} if "images" in record else {})
+            text = shown | {"image": blank, "question": row["text"] + tail}
+            for file, content in zip(files, (line, dump(full), dump(text)), strict=True):
+                file.write(f"{content}\n".encode())
 
 
-def _write_records(
-    out: Path, lines: Mapping[str, Iterator[Line]], text_view: str, progress: Progress
-) -> dict[str, int]:
-    """Number of records by file. All files are renamed together; a file of an earlier export that
-    now has no records is removed. The views have the authors' fields, with the prompt as
-    `question`."""
-    blank, suffix = ("", "") if text_view == "none" else (BLANK, IGNORE)
-    written: dict[str, int] = {}
-    with ExitStack() as stack:
-        for name in each(progress, "writing records", lines):
-            paths = [out / path.format(name) for path in _FILES]
-            drafts = [stack.enter_context(writing(path, ONWARD)) for path in paths]
-            with ExitStack() as opened:
-                files = [opened.enter_context(draft.open("wb")) for draft in drafts]
-                for line, record, prompt in lines[name]:
-                    shown = {field: record[field] for field in AUTHORS_FIELDS if field in record}
-                    shown["question"] = prompt
-                    full = shown | ({"images": record["images"]} if "images" in record else {})
-                    blind = shown | {"image": blank, "question": prompt + suffix}
-                    for file, text in zip(files, (line, dump(full), dump(blind)), strict=True):
-                        file.write(f"{text}\n".encode())
-                    written[name] = written.get(name, 0) + 1
-    for path in (
-        out / path.format(name) for name in lines if name not in written for path in _FILES
-    ):
-        path.unlink()
-    return written
-
-
-def _write_images(
+def _write_pictures(
     con: duckdb.DuckDBPyConnection, benchmark: Path, out: Path, progress: Progress
 ) -> int:
     """Write every picture under its paths, and blank.png: that of the imported release, else white
@@ -194,25 +134,20 @@ def _write_images(
 
     An existing picture was written completely by an earlier run.
     """
-    query = "SELECT image_id, paths, cluster_id FROM pictures ORDER BY cluster_id, paths"
+    query = "SELECT image_id, paths FROM pictures ORDER BY cluster_id, paths"
     pictures = con.execute(query).fetchall()
-    lost = sorted(key for key, _, cluster in pictures if cluster is None)
-    if lost:
-        raise InputError(
-            f"{benchmark}/images.parquet: no image {lost[0]} ({len(lost)} missing); build the"
-            " benchmark again: sdgbias build"
-        )
     reader = ImageReader(benchmark)
-    for key, paths, _ in each(progress, "writing images", pictures, every=500):
+    reader.require(key for key, _ in pictures)
+    for key, paths in each(progress, "writing images", pictures, every=500):
         targets = [confine(out, path) for path in paths]
         if not all(target.is_file() for target in targets):
             for target, picture in zip(targets, reader[key], strict=True):
-                write_atomically(target, picture, ONWARD)
+                write_atomically(target, picture, authors.ONWARD)
     blank = benchmark / "blank.png"
     if blank.is_file():
-        write_atomically(out / BLANK, blank.read_bytes(), ONWARD)
+        write_atomically(out / authors.BLANK, blank.read_bytes(), authors.ONWARD)
     elif pictures:
         with Image.open(io.BytesIO(reader[pictures[0][0]][0])) as first:
             white = encode_png(Image.new("RGB", first.size, "white"))
-        write_atomically(out / BLANK, white, ONWARD)
-    return sum(len(paths) for _, paths, _ in pictures)
+        write_atomically(out / authors.BLANK, white, authors.ONWARD)
+    return sum(len(paths) for _, paths in pictures)

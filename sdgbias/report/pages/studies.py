@@ -24,7 +24,7 @@ from sdgbias.vocabulary import METHODS, WORDS
 from sdgbias.wording import DASH, NOT_ANALYSED, number
 
 if TYPE_CHECKING:
-    from sdgbias.analysis.paper.cells import Cell, Table
+    from sdgbias.analysis.paper.tables import Cell, Table
 
 #: Inputs of a figure beyond the scores of the four views: study -> text shown if it is absent.
 _LACKS = {

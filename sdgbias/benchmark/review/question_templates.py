@@ -8,36 +8,35 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from sdgbias.benchmark.review import kappa, read_items
-from sdgbias.benchmark.review.verdicts import VERDICTS, csv_rows, csv_text
-from sdgbias.errors import InputError, UsageError, one_of
-from sdgbias.files import write_atomically
+from sdgbias.benchmark.prompts import option_lines
+from sdgbias.benchmark.review import read_items, write_csv
+from sdgbias.benchmark.review.verdicts import interval, kappa, read_sheet
+from sdgbias.errors import InputError, UsageError
 from sdgbias.raw.indicators import load_indicators, load_regression_tasks
-from sdgbias.types import LETTERS, Task
+from sdgbias.types import Task
 
 
 def template_rows(benchmark: Path) -> pd.DataFrame:
     """The templates that a built benchmark asks, with the options of its questions; verdict and
     comment are empty. Raises InputError."""
-    entries = {Task.MCQ: load_indicators(), Task.REGRESSION: load_regression_tasks()}
     rows = []
-    for task in Task:
-        items = read_items(benchmark, task).drop_duplicates("indicator").set_index("indicator")
-        for entry in (e for e in entries[task] if e.slug in items.index):
-            item = items.loc[entry.slug]
-            options, answer = "", "the option that holds the value"
-            if task is Task.MCQ:
-                texts = {c: str(item[f"option_{c.lower()}"]) for c in LETTERS}
-                options = "; ".join(f"{c}. {text}" for c, text in texts.items() if text)
-            else:
+    for task, entries in (
+        (Task.MCQ, load_indicators()),
+        (Task.REGRESSION, load_regression_tasks()),
+    ):
+        items = read_items(benchmark, task).drop_duplicates("indicator")
+        items = items.assign(options=option_lines(items)[0] if task is Task.MCQ else "")
+        items = items.set_index("indicator")
+        for entry in (entry for entry in entries if entry.slug in items.index):
+            item, answer = items.loc[entry.slug], "the option that holds the value"
+            if task is Task.REGRESSION:
                 answer = f"a number, right within {item['tolerance']:g} {entry.unit}"
             row = {
                 **{"template": f"{task}-{entry.slug}", "title": entry.title},
                 **{"pillar": entry.pillar, "sdg": entry.sdg, "question": entry.question},
-                **{"options": options, "answer": answer},
+                **{"options": item["options"], "answer": answer},
                 "better_value": getattr(entry, "polarity", ""),
                 "required_evidence": ", ".join(entry.template.required),
                 "used_evidence": ", ".join(entry.template.used),
@@ -56,11 +55,11 @@ def write_template_sheets(benchmark: Path, out: Path, reviewers: Sequence[str]) 
     """A CSV per reviewer (``out``/templates-NAME.csv); one that holds verdicts is kept."""
     if not reviewers:
         raise UsageError("--reviewers: name at least one reviewer")
-    text = csv_text(template_rows(benchmark))
+    rows = template_rows(benchmark)
     paths = [out / f"templates-{name}.csv" for name in reviewers]
     for path in paths:
-        if not (path.is_file() and any(_read(path).values())):
-            write_atomically(path, text)
+        if not (path.is_file() and (_read(path) != "").any()):
+            write_csv(path, rows)
     return paths
 
 
@@ -72,22 +71,17 @@ def template_agreement(first: Path, second: Path) -> dict[str, Any]:
     if both.empty:
         raise InputError(f"{first}, {second}: no template has a verdict in both")
     one, two = ((both[name] == "accept").to_numpy() for name in both)
-    k = kappa(one, two)
-    numbers = {"kappa": k.value, "kappa_low": k.low, "kappa_high": k.high}
     return {
         "templates": len(both),
-        "equal_verdicts": float(np.mean(one == two)),
-        **{name: None if np.isnan(value) else float(value) for name, value in numbers.items()},
+        "equal_verdicts": float((one == two).mean()),
+        **interval("kappa", "kappa_", kappa(one, two)),
         "to_adjudicate": sorted(both.index[one != two]),
         "rejected_by_both": sorted(both.index[~one & ~two]),
     }
 
 
-def _read(path: Path) -> dict[str, str]:
-    """Template -> verdict ('accept', 'reject' or '') of a reviewer's CSV."""
-    verdicts = {}
-    for line, row in csv_rows(path, ("template", "verdict")):
-        verdict = verdicts[row["template"]] = row["verdict"].lower()
-        if verdict not in ("", *VERDICTS):
-            raise InputError(f"{path}, line {line}: {one_of('verdict', verdict, VERDICTS)}")
-    return verdicts
+def _read(path: Path) -> pd.Series:
+    """Verdict ('accept', 'reject' or '') of a reviewer's CSV by template; of one that is there
+    twice, the last."""
+    verdicts = read_sheet(path, ["template", "verdict"], "template").set_index("template")
+    return verdicts["verdict"].groupby(level=0).last()
