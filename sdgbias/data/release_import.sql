@@ -1,10 +1,8 @@
--- How the records of a release become questions (benchmark/release/import_.py). Tables: lines
--- (number, line) of one file; records (of every file, the fields that are compared; later only those
--- that are kept); differ (per item: whether its questions differ, and which other fields do);
--- by_design (tasks whose texts differ by design); repeated (items with several records in a file);
--- files (task, n); faults (table, item_id, key, rule, detail); last (one record per
--- item); names (kind, name, key and what it means), countries (of our own tables); places (key: the
--- paths, cluster_id, image_id); shown (the items of both tasks, and their candidates); prompts.
+-- How the records of a release become questions (benchmark/release/import_.py). Tables: lines of one
+-- file; records of every file, later only those that are kept; differ (per item: whether its questions
+-- differ, and which other fields do); by_design (tasks whose texts differ by design); repeated (items
+-- with several records in a file); faults; last (one record per item); names (what our tables know);
+-- countries; places (pictures that are stored); shown (the items of both tasks); prompts.
 
 -- name: tables
 CREATE TABLE lines (number BIGINT, line VARCHAR);
@@ -29,8 +27,7 @@ WHERE trim(coalesce(line, ''), E' \t\r') <> ''
 
 -- name: check
 SELECT min(number) FILTER (NOT coalesce(json_type(TRY_CAST(line AS JSON)) = 'OBJECT', false)),
-       arg_min(line, number)
-FROM lines
+       arg_min(line, number) FROM lines
 
 -- name: parse
 INSERT INTO records BY NAME
@@ -78,8 +75,7 @@ SELECT task, test, item_id, count(*) AS n, min(number) AS first, min(line) <> ma
 FROM records
 SEMI JOIN (SELECT task, test, item_id FROM records WHERE item_id IS NOT NULL
            GROUP BY ALL HAVING count(*) > 1) USING (task, test, item_id)
-GROUP BY task, test, item_id;
-CREATE TABLE files AS SELECT task, count(DISTINCT test) AS n FROM records GROUP BY task
+GROUP BY task, test, item_id
 
 -- name: faults
 -- What can be wrong with a record, by rule; a broken item leaves all its files.
@@ -115,7 +111,7 @@ WHERE compared AND asked OR what <> ''
 UNION ALL
 SELECT 'items_' || task, item_id, item_id::VARCHAR, 'incomplete-item',
        'in ' || count(DISTINCT test) || ' of ' || any_value(n) || ' files'
-FROM records JOIN files USING (task)
+FROM records JOIN (SELECT task, count(DISTINCT test) AS n FROM records GROUP BY task) USING (task)
 WHERE item_id IS NOT NULL
 GROUP BY task, item_id
 HAVING count(DISTINCT test) < any_value(n)
@@ -233,8 +229,7 @@ LEFT JOIN (SELECT cname, official_split FROM countries) USING (cname)
 ORDER BY cluster_id
 
 -- name: questions
--- Of a file, as they are where they are complete, else to be completed; without the context where
--- they are of another test.
+-- Of a file: complete, or to be completed; without the context where they are of another test.
 SELECT CASE WHEN $kind = 'complete' AND test <> $test
             THEN regexp_replace(question, '(?m)^Context:.*\n?', '')
             WHEN $kind = 'complete' THEN question WHEN test <> $test THEN bare

@@ -40,26 +40,22 @@ def tables(
     """Writes the four tables of one model with a shared prior, in differing row orders; returns
     them by view."""
     folder.mkdir(parents=True, exist_ok=True)
-    rng, names = np.random.default_rng(0), LETTERS if task is Task.MCQ else DIGITS
-    k = len(names)
-    gold, prior = rng.integers(k, size=n), rng.normal(0, 2, k)
-    views = {}
+    rng, names = np.random.default_rng(0), np.array([*(LETTERS if task is Task.MCQ else DIGITS)])
+    gold, prior = rng.integers(len(names), size=n), rng.normal(0, 2, len(names))
+    views, index = {}, np.arange(n)
     for (view, stem), weight in zip(STEMS.items(), (1.0, 0.0, 1.5, 0.0), strict=True):
-        z = prior + weight * np.eye(k)[gold] * 2 + rng.normal(0, 1, (n, k))
-        logits = {f"logit_{name}": z[:, at] for at, name in enumerate(names)}
-        frame = pd.DataFrame({"index": np.arange(n), **logits})
+        z = prior + weight * np.eye(len(names))[gold] * 2 + rng.normal(0, 1, (n, len(names)))
+        frame = pd.DataFrame(z, columns=[f"logit_{name}" for name in names]).assign(index=index)
         if view == "full":
-            frame["split"] = np.where(np.arange(n) % 5 == 0, "val", "test")
-            best = [names[at] for at in z.argmax(1)]
+            frame["split"], best = np.where(index % 5 == 0, "val", "test"), names[z.argmax(1)]
             if task is Task.MCQ:
                 options = {"A": "low", "B": "mid", "C": "high", "pillar": "x"}
-                frame = frame.assign(prediction=best, answer=[names[g] for g in gold], **options)
+                frame = frame.assign(prediction=best, answer=names[gold], **options)
             else:
                 said = [f"{digit}.5" for digit in best]
                 frame = frame.assign(prediction=said, answer=gold + 0.5, target="water_index")
         views[view] = frame
-        mixed = frame.sample(frac=1, random_state=len(view))
-        write(mixed, folder / f"{task}_{stem}{suffix}")
+        write(frame.sample(frac=1, random_state=len(view)), folder / f"{task}_{stem}{suffix}")
     return views
 
 

@@ -25,12 +25,14 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 
 def records(folder: Path, name: str) -> pd.DataFrame:
-    return pd.DataFrame(
-        [
-            json.loads(line)
-            for line in (folder / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
-        ]
-    )
+    lines = (folder / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+    return pd.DataFrame(map(json.loads, lines))
+
+
+def assert_same_items(one: Path, two: Path) -> None:
+    for name in ("items_mcq", "items_regression", "prompts"):
+        before, after = (pd.read_parquet(folder / f"{name}.parquet") for folder in (one, two))
+        pd.testing.assert_frame_equal(before, after)
 
 
 @pytest.fixture(scope="module")
@@ -46,11 +48,7 @@ def folders(
 
 def test_a_round_trip_loses_nothing(folders: tuple[Path, Path, Path]) -> None:
     benchmark, _, again = folders
-    for name in ("items_mcq", "items_regression", "prompts"):
-        pd.testing.assert_frame_equal(
-            pd.read_parquet(benchmark / f"{name}.parquet"),
-            pd.read_parquet(again / f"{name}.parquet"),
-        )
+    assert_same_items(benchmark, again)
     before, after = (
         pd.read_parquet(f / "images.parquet").set_index("image_id") for f in (benchmark, again)
     )
@@ -69,12 +67,7 @@ def test_a_round_trip_of_real_bytes(shared: Path, tmp_path: Path) -> None:
     build(shared / "realpack", shared / "indicators", tmp_path / "benchmark")
     export(tmp_path / "benchmark", tmp_path / "release")
     import_(tmp_path / "release", tmp_path / "again")
-    for name in ("items_mcq", "items_regression", "prompts"):
-        ours, again = (
-            pd.read_parquet(tmp_path / folder / f"{name}.parquet")
-            for folder in ("benchmark", "again")
-        )
-        pd.testing.assert_frame_equal(ours, again)
+    assert_same_items(tmp_path / "benchmark", tmp_path / "again")
     assert len(pd.read_parquet(tmp_path / "again" / "items_mcq.parquet")) > 100
 
 
@@ -90,44 +83,35 @@ def test_the_files_come_back_byte_for_byte(
     assert before == after
 
 
-def test_seven_data_files_and_fourteen_views(folders: tuple[Path, Path, Path]) -> None:
-    benchmark, release, _ = folders
-    names = list(PARTS)
-    assert sorted(p.stem for p in (release / "data").iterdir()) == sorted(names)
-    assert sorted(p.stem for p in (release / "views").iterdir()) == sorted(
-        [*names, *(f"{n}_text" for n in names)]
-    )
-    assert (release / "images" / "blank.png").is_file()
-    items = pd.read_parquet(benchmark / "items_mcq.parquet")
-    prompts = pd.read_parquet(benchmark / "prompts.parquet").query("task == 'mcq' and test == 'T2'")
+@pytest.mark.parametrize("text_view", ["none", "blank-image"])
+def test_seven_data_files_and_fourteen_views(
+    small_benchmark: Path, tmp_path: Path, text_view: str
+) -> None:
+    export(small_benchmark, tmp_path, text_view)
+    views = {f"{name}{suffix}" for name in PARTS for suffix in ("", "_text")}
+    assert {path.stem for path in (tmp_path / "data").iterdir()} == set(PARTS)
+    assert {path.stem for path in (tmp_path / "views").iterdir()} == views
+    items = pd.read_parquet(small_benchmark / "items_mcq.parquet")
+    prompts = pd.read_parquet(small_benchmark / "prompts.parquet")
+    texts = prompts.query("task == 'mcq' and test == 'T2'")["text"]
     data, full, text = (
-        records(release / "data", "mcq_T2"),
-        records(release / "views", "mcq_T2"),
-        records(release / "views", "mcq_T2_text"),
+        records(tmp_path / folder, name)
+        for folder, name in (("data", "mcq_T2"), ("views", "mcq_T2"), ("views", "mcq_T2_text"))
     )
-    for table in (data, full, text):
-        assert list(table["item_id"]) == list(items["item_id"])
-        assert list(table["question"]) == list(prompts["text"])
-        assert list(table["answer"]) == list(items["answer"])
-        assert list(table["split"]) == list(items["split"])
+    tail = "\nIgnore the image." if text_view == "blank-image" else ""
+    for table, end in ((data, ""), (full, ""), (text, tail)):
+        for name in ("item_id", "answer", "split"):
+            assert list(table[name]) == list(items[name])
+        assert list(table["question"]) == list(texts + end)
         assert set(table["level"]) == {"T2"}
         assert list(table["num_options"]) == [2 + (c != "") for c in items["option_c"]]
-    assert (
-        list(full["image"]) == list(data["image"]) == [f"images/{i}.png" for i in items["image_id"]]
-    )
-    assert set(text["image"]) == {""}
-    assert "cluster_id" in data.columns
-    assert "cluster_id" not in full.columns
-    assert set(records(release / "data", "regression_T5")["target"]) == set(
-        pd.read_parquet(benchmark / "items_regression.parquet")["target"]
-    )
-
-
-def test_blank_text_views(small_benchmark: Path, tmp_path: Path) -> None:
-    export(small_benchmark, tmp_path, "blank-image")
-    full, text = records(tmp_path / "views", "mcq_T1"), records(tmp_path / "views", "mcq_T1_text")
-    assert list(text["question"]) == [q + "\nIgnore the image." for q in full["question"]]
-    assert set(text["image"]) == {"images/blank.png"}
+    pictures = [f"images/{i}.png" for i in items["image_id"]]
+    assert list(full["image"]) == list(data["image"]) == pictures
+    assert set(text["image"]) == {"images/blank.png" if tail else ""}
+    assert (tmp_path / "images" / "blank.png").is_file()
+    assert "cluster_id" in data.columns and "cluster_id" not in full.columns
+    targets = set(pd.read_parquet(small_benchmark / "items_regression.parquet")["target"])
+    assert set(records(tmp_path / "data", "regression_T5")["target"]) == targets
 
 
 def test_an_interrupted_export_is_finished(
@@ -153,49 +137,36 @@ def test_a_file_that_lost_lines_is_refused(
 ) -> None:
     _, release, _ = folders
     (tmp_path / "data").mkdir()
-    for name in ("release.json", "data/mcq_T1.jsonl"):
-        (tmp_path / name).write_bytes((release / name).read_bytes())
-    path = tmp_path / "data" / "mcq_T1.jsonl"
-    path.write_text(
-        "".join(path.read_text(encoding="utf-8").splitlines(keepends=True)[:-1]), encoding="utf-8"
-    )
+    (tmp_path / "release.json").write_bytes((release / "release.json").read_bytes())
+    lines = (release / "data" / "mcq_T1.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "data" / "mcq_T1.jsonl").write_bytes(b"".join(lines[:-1]))
     with pytest.raises(InputError, match=r"59 records, release.json says 60"):
         import_(tmp_path, tmp_path / "out")
 
 
 def test_several_pictures_an_item(folders: tuple[Path, Path, Path], tmp_path: Path) -> None:
     """Layout `several`: the record names the first picture, and all of them beside it."""
-    benchmark, _, _ = folders
+    benchmark, many = folders[0], tmp_path / "many"
     reader, index = ImageReader(benchmark), pd.read_parquet(benchmark / "images.parquet")
-    many = tmp_path / "many"
     many.mkdir()
-    for name in ("items_mcq", "items_regression", "prompts"):
-        pd.read_parquet(benchmark / f"{name}.parquet").to_parquet(many / f"{name}.parquet")
     (many / "benchmark.json").write_bytes((benchmark / "benchmark.json").read_bytes())
-    extra = {old: reader[old][0] + b"\0" for old in index["image_id"]}
-    rows = zip(index["cluster_id"], index["photo_id"], index["image_id"], strict=True)
-    made = store_images(many, [(c, p, (reader[i][0], extra[i])) for c, p, i in sorted(rows)])
-    made.to_parquet(many / "images.parquet")
-    new = index.merge(made, on="cluster_id").set_index("image_id_x")["image_id_y"]
+    rows = index.sort_values("cluster_id")[["cluster_id", "photo_id", "image_id"]].to_numpy()
+    parts = ((place, photo, (*reader[old], reader[old][0] + b"\0")) for place, photo, old in rows)
+    stored = store_images(many, parts)
+    stored.to_parquet(many / "images.parquet")
+    new = index.merge(stored, on="cluster_id").set_index("image_id_x")["image_id_y"]
     for name in ("items_mcq", "items_regression", "prompts"):
-        table = pd.read_parquet(many / f"{name}.parquet")
-        table.assign(image_id=table["image_id"].map(new).astype("str")).to_parquet(
-            many / f"{name}.parquet"
-        )
+        table = pd.read_parquet(benchmark / f"{name}.parquet")
+        table["image_id"] = table["image_id"].map(new).astype("str")
+        table.to_parquet(many / f"{name}.parquet")
     export(many, tmp_path / "release")
     first = records(tmp_path / "release" / "views", "mcq_T1").iloc[0]
-    assert first["images"][0] == first["image"]
-    assert len(first["images"]) == 2
+    assert first["images"][0] == first["image"] and len(first["images"]) == 2
     import_(tmp_path / "release", tmp_path / "again")
-    for name in ("items_mcq", "prompts"):
-        pd.testing.assert_frame_equal(
-            pd.read_parquet(many / f"{name}.parquet"),
-            pd.read_parquet(tmp_path / "again" / f"{name}.parquet"),
-        )
+    assert_same_items(many, tmp_path / "again")
     export(tmp_path / "again", tmp_path / "twice")
-    assert {k: v for k, v in tree(tmp_path / "twice").items() if k != "release.json"} == {
-        k: v for k, v in tree(tmp_path / "release").items() if k != "release.json"
-    }
+    before, after = tree(tmp_path / "release"), tree(tmp_path / "twice")
+    assert before.pop("release.json") != after.pop("release.json") and before == after
 
 
 def test_a_benchmark_without_images_is_no_release(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
@@ -97,11 +96,7 @@ def own_record(task: Task, test: str, item: Mapping[str, Any], prompt: str) -> d
     }
     if task is Task.MCQ:
         values["num_options"] = sum(bool(item.get(f"option_{letter}")) for letter in "abc")
-    return {name: values[name] for name in authors.FIELDS if not _is_blank(values.get(name))}
-
-
-def _is_blank(value: Any) -> bool:
-    return value is None or value == "" or (isinstance(value, float) and not math.isfinite(value))
+    return {name: values[name] for name in authors.FIELDS if values.get(name) not in (None, "")}
 
 
 def _write_part(

@@ -218,7 +218,7 @@ def _store_pictures(
             except FileError as fault:
                 broken.append((key, fault.rule, str(fault)))
 
-    index = store_images(out, readable(), undecodable=[])
+    index = store_images(out, readable(), skip_undecodable=True)
     index["image_group"] = near_duplicates.groups(
         index["image_id"].tolist(), index[["tile_hash", "photo_hash"]].to_numpy().tolist()
     )

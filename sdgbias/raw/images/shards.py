@@ -159,11 +159,10 @@ def picture_hashes(parts: Sequence[bytes]) -> tuple[str, str]:
 def store_images(
     out: Path,
     rows: Iterable[tuple[str, str, Sequence[bytes]]],
-    undecodable: list[str] | None = None,
+    skip_undecodable: bool = False,
 ) -> pd.DataFrame:
     """Store finished pictures, (cluster_id, photo_id, parts) in cluster_id order, replacing the
-    contents of out/images. Where a list ``undecodable`` is given, the clusters of pictures that
-    can't be decoded go there and aren't stored.
+    contents of out/images. ``skip_undecodable``: pictures that can't be decoded aren't stored.
 
     Returns INDEX_COLUMNS (images.parquet without image_group; modalities unknown, ''). Memory stays
     flat. Raises InputError
@@ -182,8 +181,7 @@ def store_images(
                 " cluster, one each"
             )
         last, identity, hashes = cluster_id, image_id(pictures), picture_hashes(pictures)
-        if undecodable is not None and not all(hashes):
-            undecodable.append(cluster_id)
+        if skip_undecodable and not all(hashes):
             return None
         about = (photo_id, 1, len(pictures), "", *hashes)
         values = (cluster_id, identity, *about, list(pictures))
