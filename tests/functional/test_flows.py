@@ -24,7 +24,8 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.logging.handlers import APILogWorker
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from flows import SETTINGS, pages, score, serve
+import flows.nightly
+from flows import SETTINGS, score
 from flows import night as night_flow
 from sdgbias import store
 from sdgbias.files import json_object
@@ -191,12 +192,15 @@ def test_a_missed_night_is_started_once(server: Page, tmp_path: Path) -> None:
     assert due is not None
     night = schedule.night_id(due, options.zone, options.cron)
     with SyncPrefectClient(api=server.api) as client:
-        assert serve.catch_up(client, options, now) == "", "it was due before there was a schedule"
-        assert serve.catch_up(client, options, now + timedelta(days=3)) == night
+        flows.nightly.catch_up(client, options, now)
+        assert server.runs(["catch-up"]) == [], "it was due before there was a schedule"
+        flows.nightly.catch_up(client, options, now + timedelta(days=3))
         done = {"night": [night], "scheduled_for": [due.replace(tzinfo=None)], "status": ["done"]}
         store.upsert(options.results, {"nights": pd.DataFrame(done)})
-        assert serve.catch_up(client, options, now + timedelta(days=3)) == "", "it is done"
-    [run] = wait_for("its run", lambda: server.runs(["catch-up"]))
+        flows.nightly.catch_up(client, options, now + timedelta(days=3))
+    [run] = wait_for(
+        "its run, and none for the night that is done", lambda: server.runs(["catch-up"])
+    )
     assert run["parameters"] == {"catch_up": True} and run["state_name"] == "Scheduled"
 
 
@@ -315,7 +319,7 @@ def test_a_model_ends_where_prefect_does_not_end_its_run(
     with temporary_settings({PREFECT_API_URL: server.api}):
         assert why() == ""
         server.set_state(run, kind, name)
-        look = pages.follow(mine, [].append, why)
+        look = score.follow(mine, [].append, why)
         argv = night_stubs.stub("time.sleep(600)")
         outcome = attempt.attempt(mine, tmp_path / "r.duckdb", argv=argv, look=look)
     assert (outcome.outcome, outcome.kind) == ("skipped", "Cancelled")

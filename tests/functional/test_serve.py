@@ -99,6 +99,10 @@ def test_nights_are_served_through_what_happens(tiny_benchmark: Path, tmp_path: 
         assert list(records.history(results)["outcome"]) == ["published"]
         assert set(metrics(results)["model"]) == {"first"}
         assert len(store.query(results, "SELECT * FROM runs")) == 1, "nothing twice"
+        [night_run] = page.runs(["nightly"], "COMPLETED")
+        of_run = {"logs": {"flow_run_id": {"any_": [night_run["id"]]}}}
+        logged = lambda: str(page.answer("logs/filter", of_run))  # noqa: E731
+        wait_for("what it prints", lambda: "report: done" in logged(), seconds=60)
         artifacts = {a["key"]: str(a["data"]) for a in page.ask("artifacts/latest/filter", {})}
         assert json.loads(artifacts["outcomes"])[0]["run_id"] in artifacts["outcome"]
         assert (tmp_path / "report" / "night.html").resolve().as_uri() in artifacts["report"]

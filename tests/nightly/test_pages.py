@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Completed
 
-from flows import night, pages, score
+from flows import night, score
 from sdgbias import progress
 from sdgbias.nightly import attempt
 from tests.builders.commands import REPOSITORY, free_port
@@ -26,9 +27,9 @@ def test_given_a_models_log_then_it_is_passed_on_without_secrets(
     one, lines = job(tmp_path, "Tiny_LLaVA"), list[str]()
     one.log.parent.mkdir(parents=True)
     one.log.write_text("of an earlier attempt\n")
-    look = pages.follow(one, lines.append)
+    look = score.follow(one, lines.append, lambda: "")
     written = [("loading\ntoken not-for-anybody\nhalf a", ["loading", "token ***"])]
-    written += [(" line\n", ["half a line"]), ("x" * pages.LOG_BYTES + "\nend\n", ["end"])]
+    written += [(" line\n", ["half a line"]), ("x" * score.LOG_BYTES + "\nend\n", ["end"])]
     for text, expected in written:
         with one.log.open("a") as log:
             log.write(text)
@@ -36,6 +37,9 @@ def test_given_a_models_log_then_it_is_passed_on_without_secrets(
         for _ in range(2):  # a line that fills a whole piece is no standstill
             look()
         assert lines[-len(expected) :] == expected
+    one.log.write_text("a full log begins anew\n")
+    look()
+    assert lines[-1] == "a full log begins anew"
 
 
 def test_given_a_server_that_is_gone_then_it_is_no_failure_of_a_model(
@@ -49,7 +53,7 @@ def test_given_a_server_that_is_gone_then_it_is_no_failure_of_a_model(
     def ask_the_server() -> str:
         raise ConnectionError("nobody listens")
 
-    look = pages.follow(one, [].append, ask_the_server)
+    look = score.follow(one, [].append, ask_the_server)
     assert attempt.attempt(one, results, argv=stub(PUBLISH), look=look).outcome == "published"
     with temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{free_port()}/api"}):
         lost = score.run_by_deployment("score/score-{gpu}", one, results, 2, None)
@@ -99,15 +103,15 @@ def test_given_a_flow_by_hand_then_prefect_has_its_defaults_and_those_that_are_s
 
 def test_given_a_command_above_then_its_line_says_that_prefect_starts() -> None:
     """`sdgbias demo` was silent from its step to the first model's start."""
-    nobody = {"PREFECT_API_URL": f"http://127.0.0.1:{free_port()}/api"}
     command = [sys.executable, "-m", "flows.nightly"]
-    with (
-        progress.listening(),
-        subprocess.Popen(command, cwd=REPOSITORY, env={**os.environ, **nobody}) as flow,
-    ):
+    with socket.create_server(("127.0.0.1", 0)) as silent, progress.listening():  # it never answers
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}/api"
+        env = {**os.environ, "PREFECT_API_URL": address}
+        flow = subprocess.Popen(command, cwd=REPOSITORY, env=env)
         try:
             shown = lambda: "starting Prefect" in [one.what for one in progress.records()]  # noqa: E731
             wait_for("its line", lambda: flow.poll() is not None or shown())
             assert flow.poll() is None
         finally:
             flow.kill()
+            flow.wait()
