@@ -180,7 +180,8 @@ def _print(judgements: list[Judgement], as_json: bool) -> None:
         gap = "" if many and not j.breached else "\n"
         typer.echo(
             f"{gap}{j.target.model} ({j.target.suite}): {j.verdict}. {j.target.run_id}{compared};"
-            f" {words.summary(j.rows)}" + (f"; accepted: {j.accepted}" if j.accepted else "")
+            f" {words.summary(j.rows)}"
+            + (f"; accepted: {j.target.accepted}" if j.target.accepted else "")
         )
         if many and not j.breached:
             continue
@@ -215,7 +216,8 @@ def _line(r: dict[str, Any]) -> tuple[str, ...]:
 
 def _rows(judgements: list[Judgement]) -> list[dict[str, object]]:
     return [
-        j.about | {"verdict": j.verdict, "accepted": j.accepted, "rules": j.rows, "flips": j.flips}
+        j.about
+        | {"verdict": j.verdict, "accepted": j.target.accepted, "rules": j.rows, "flips": j.flips}
         for j in judgements
     ]
 
@@ -256,7 +258,7 @@ def _end(judgements: list[Judgement], strict: bool) -> None:
             f"in breach: {rules}; look at it, then fix the model or: sdgbias gate accept"
             f" {breached[0].target.run_id} --reason TEXT"
         )
-    open_ = [j for j in judgements if j.verdict != PASS and not j.accepted]
+    open_ = [j for j in judgements if j.verdict != PASS and not j.target.accepted]
     if strict and open_:
         raise RegressionBreach(
             f"--strict: {', '.join(f'{j.target.model} is {j.verdict}' for j in open_)}; see the"

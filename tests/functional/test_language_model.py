@@ -184,8 +184,8 @@ def test_the_web_leaderboard_names_it_under_every_method(results: Path) -> None:
 def test_the_regression_check_judges_the_two_views(results: Path) -> None:
     [run] = [r for r in store.latest_runs(results) if r.startswith("planted-language")]
     answers = measured.load(results, run)
-    assert answers.of("mcq", "T1", "accuracy", "full") is None
-    prior = answers.of("mcq", "T1", "accuracy", "ctx_q")
+    assert answers.of("mcq", ["T1"], "accuracy", "full") is None
+    prior = answers.of("mcq", ["T1"], "accuracy", "ctx_q")
     assert prior is not None and len(prior.value) > 5
 
 

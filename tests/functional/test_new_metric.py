@@ -45,7 +45,7 @@ def test_a_new_metric_is_in_results_pages_regression_check_and_wandb(
 
     side, checked = measured.load(results, rows["run_id"][0]), 0
     for row in rows.query("pillar == 'all' and indicator == 'all' and test != 'all'").itertuples():
-        of = side.of(row.task, row.test, row.metric, row.method)
+        of = side.of(row.task, [row.test], row.metric, row.method)
         if of is not None and row.metric != "mae":  # which is judged in units of the tolerance
             assert np.nanmean(of.value) == pytest.approx(row.value), row
             checked += 1

@@ -20,7 +20,7 @@ from sdgbias.errors import DataValidationError
 from sdgbias.nightly import regression
 from sdgbias.nightly.regression import measured, policy
 from sdgbias.nightly.regression.baseline import Target
-from sdgbias.nightly.regression.measured import paired, pooled
+from sdgbias.nightly.regression.measured import paired
 from sdgbias.report import build
 from sdgbias.report.reader import Results
 from sdgbias.report.wandb import team_report
@@ -334,7 +334,7 @@ def test_a_question_with_another_picture_is_another_question(fotos: Path, tmp_pa
     store.publish(results, {**run, "run_id": "later", "benchmark_id": "later"}, later)
 
     old, new = (
-        pooled(measured.load(results, name), "mcq", ["T5"], "accuracy", "full")
+        measured.load(results, name).of("mcq", ["T5"], "accuracy", "full")
         for name in (run_of(fotos), "later")
     )
     assert old is not None and new is not None

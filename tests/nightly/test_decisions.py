@@ -17,7 +17,7 @@ from sdgbias.errors import RegressionBreach
 from sdgbias.nightly import notify, records, run
 from sdgbias.nightly.regression import judge
 from sdgbias.nightly.regression.evidence import of_rule
-from sdgbias.nightly.regression.measured import RunMetrics
+from sdgbias.nightly.regression.measured import RunAnswers
 from sdgbias.nightly.regression.policy import Policy, Rule
 from sdgbias.report.pages import night as page
 from sdgbias.vocabulary import Word
@@ -51,8 +51,8 @@ def _decisions(root: Path, **note: str) -> dict[str, object]:
         Rule("extra", allowed=0.1, **common),
     )
     rows = np.arange(400)
-    answers = pd.DataFrame({"key": rows, "value": (rows < 200) * 1.0, "cluster": rows})
-    new = RunMetrics({}, {"mcq": ["T1"]}, lambda task, test, metric, method: answers)
+    answers = {"test": "T1", "key": rows, "correct": (rows < 200) * 1.0, "cluster": rows}
+    new = RunAnswers({}, {("mcq", "full"): pd.DataFrame(answers)})
     evidence = [e for rule in rules for e in of_rule(rule, new, None, "first run")]
     about = {"night": NIGHT, "model": "m", "suite": "sdg", "run_id": "r-1"}
     verdicts = pd.DataFrame(judge.apply_multiplicity(evidence, Policy(rules)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -17,16 +16,10 @@ from sdgbias.methods import stats
 from sdgbias.nightly.regression import judge
 from sdgbias.nightly.regression.baseline import FIRST_RUN
 from sdgbias.nightly.regression.evidence import RuleEvidence, of_rule
-from sdgbias.nightly.regression.measured import ATTRIBUTE, RunMetrics
+from sdgbias.nightly.regression.measured import ATTRIBUTE, RunAnswers
 from sdgbias.nightly.regression.policy import Policy, Rule
 
-RUN = {
-    "backend": "hf",
-    "n_scored": 5000,
-    "n_prompts_planned": 5000,
-    "n_failed": 0,
-    "config": json.dumps({"engine": {"seconds": 50.0}}),
-}
+RUN = {"n_prompts_planned": 5000, "n_failed": 0}
 
 
 def side(
@@ -35,19 +28,19 @@ def side(
     groups: Mapping[str, Any] | None = None,
     run: Mapping[str, Any] = RUN,
     start: int = 0,
-) -> RunMetrics:
+) -> RunAnswers:
     """values: test -> (n,) per question; rows of all tests share places, ``places`` of them
     (default: each row its own)."""
 
-    def of(task: str, test: str, metric: str, method: str) -> pd.DataFrame | None:
-        if test not in values or method == "img_q":
-            return None
-        x = np.asarray(values[test], dtype=float)
+    parts = []
+    for test, given in values.items():
+        x = np.asarray(given, dtype=float)
         rows = np.arange(len(x))
-        answers = {"key": rows + start, "value": x, "cluster": rows % (places or len(x))}
-        return pd.DataFrame(answers | {f"{ATTRIBUTE}{k}": v for k, v in (groups or {}).items()})
-
-    return RunMetrics(run, {"mcq": list(values)}, of)
+        answers = {"key": rows + start, "correct": x, "cluster": rows % (places or len(x))}
+        answers |= {"test": test, "optimistic": x, "three": True}
+        answers |= {f"{ATTRIBUTE}{k}": v for k, v in (groups or {}).items()}
+        parts.append(pd.DataFrame(answers))
+    return RunAnswers(run, {("mcq", "full"): pd.concat(parts)} if parts else {})
 
 
 def rule(**fields: Any) -> Rule:
@@ -56,7 +49,7 @@ def rule(**fields: Any) -> Rule:
 
 
 def rows_of(
-    r: Rule, new: RunMetrics, old: RunMetrics | None = None, why: str = "", policy: Any = None
+    r: Rule, new: RunAnswers, old: RunAnswers | None = None, why: str = "", policy: Any = None
 ) -> list[dict[str, Any]]:
     return judge.apply_multiplicity(of_rule(r, new, old, why), policy or Policy((r,)))
 
@@ -250,26 +243,6 @@ def test_given_groups_then_disparity_is_the_change_of_the_gap() -> None:
     assert "largest minus smallest of 3 groups" in spread["note"]
     ceiling = replace(r, allowed=None, at_most=0.1)
     assert judged(ceiling, np.ones(800), after, groups={"urban": group})["verdict"] == BREACH
-
-
-@pytest.mark.parametrize(
-    ("run", "seconds", "verdict", "note"),
-    [
-        ({}, 125.0, BREACH, ""),
-        ({}, 99.0, PASS, ""),
-        ({"n_scored": 999}, 125.0, MISSING, "fewer than 1,000"),
-        ({"backend": "vllm"}, 125.0, MISSING, "vllm now, hf before"),
-        ({}, None, MISSING, "a run names no seconds of scoring"),
-    ],
-)
-def test_throughput_is_a_ratio_of_like_runs_only(
-    run: dict[str, Any], seconds: float | None, verdict: str, note: str
-) -> None:
-    config = json.dumps({"engine": {"seconds": seconds} if seconds else {}})
-    r = Rule("t", "throughput", allowed=0.5, min_n=1000)
-    [row] = rows_of(r, side({}, run={**RUN, **run, "config": config}), side({}))
-    assert row["verdict"] == verdict and note in row["note"]
-    assert verdict != BREACH or row["change"] == pytest.approx(-0.6)  # 40 instead of 100 a second
 
 
 @pytest.mark.parametrize(("failed", "verdict"), [(0, PASS), (50, INSUFFICIENT), (500, BREACH)])

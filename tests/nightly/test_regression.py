@@ -17,7 +17,7 @@ from sdgbias.cli.gate import _print
 from sdgbias.errors import UsageError
 from sdgbias.nightly import regression
 from sdgbias.nightly.regression import baseline, flips, measured, policy
-from sdgbias.nightly.regression.measured import RunMetrics, paired, pooled
+from sdgbias.nightly.regression.measured import RunAnswers, paired
 from tests.builders.nights import (
     FIRST,
     LOST,
@@ -83,8 +83,8 @@ def judge(results: Path, night: str = "", rules: str = POLICY) -> Judgements:
     return {j.target.model: j for j in judgements}
 
 
-def answers(run: RunMetrics, metric: str, method: str, test: str = "T1") -> pd.DataFrame:
-    frame = run.of("mcq", test, metric, method)
+def answers(run: RunAnswers, metric: str, method: str, test: str = "T1") -> pd.DataFrame:
+    frame = run.of("mcq", [test], metric, method)
     assert frame is not None
     return frame
 
@@ -109,7 +109,9 @@ def test_given_stored_predictions_then_a_run_has_their_metrics(written: Path) ->
     ties, near = value("tie_rate"), value("near_tie_rate")
     assert set(ties) <= {0.0, 1.0} and (near >= ties).all()
     assert value("parse_failures").max() == 0
-    assert run.of("regression", "T2", "mae", "full") is run.of("mcq", "T1", "mae", "full") is None
+    assert (
+        run.of("regression", ["T2"], "mae", "full") is run.of("mcq", ["T1"], "mae", "full") is None
+    )
 
 
 def test_given_questions_without_a_picture_then_they_are_clustered_by_prompt(written: Path) -> None:
@@ -138,8 +140,7 @@ def test_given_a_reworded_question_then_it_is_another_question(results: Path) ->
     }
     store.publish(results, record, tables | {"items": items.drop(columns="benchmark_id")})
     old, new = (
-        pooled(measured.load(results, name), "mcq", ["T1"], "accuracy", "full")
-        for name in (ONE, run)
+        measured.load(results, name).of("mcq", ["T1"], "accuracy", "full") for name in (ONE, run)
     )
     assert old is not None and new is not None
     pairs, left = paired(old, new)
@@ -192,7 +193,7 @@ def test_given_a_breach_then_it_stays_one_until_it_is_mended_or_accepted(judged:
     assert judge(judged, THIRD)[LOST].verdict == PASS
     second = judge(judged, SECOND)[LOST]
     assert second.verdict == BREACH and not second.breached
-    assert second.accepted == "new tokenizer, looked at"
+    assert second.target.accepted == "new tokenizer, looked at"
     with pytest.raises(UsageError, match="nothing to accept"):
         baseline.accept(judged, f"{STEADY}-1", "why not", today)
     with pytest.raises(UsageError, match="state in one line why"):
@@ -341,7 +342,7 @@ def test_given_people_then_recall_disparity_and_refusals_are_judged(tmp_path: Pa
     assert rows["gap", "gender"]["before"] == pytest.approx(women - men)
     assert rows["no", ""]["value"] == pytest.approx(1 - rows["recall", ""]["value"])
     assert set(j.flips["was"]) == {"guitarist"} and set(j.flips["now"]) == {"doctor"}
-    assert measured.load(path, "seer-1").tests == {"direct": ["p1"]}
+    assert measured.load(path, "seer-1").tests("direct") == ["p1"]
     assert INSUFFICIENT not in {r["verdict"] for r in j.rows}
 
 

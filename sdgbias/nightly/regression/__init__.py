@@ -34,20 +34,18 @@ _NO_FLIPS = pd.DataFrame(columns=flips.COLUMNS)
 @dataclass(frozen=True)
 class Judgement:
     """target; baseline: the run compared with ('' if none); rows of table ``verdicts``; verdict on
-    the whole run; stored flips; accepted: the reason for which a user accepted the run's breaches,
-    '' if not accepted."""
+    the whole run; stored flips."""
 
     target: Target
     baseline: str
     rows: list[dict[str, Any]]
     verdict: str
     flips: pd.DataFrame
-    accepted: str = ""
 
     @property
     def breached(self) -> bool:
         """In breach and not accepted by a user."""
-        return self.verdict == BREACH and not self.accepted
+        return self.verdict == BREACH and not self.target.accepted
 
     @property
     def about(self) -> dict[str, Any]:
@@ -68,7 +66,6 @@ def judge_runs(
     policy: Policy,
     baseline: str = "",
     progress: Progress = silent,
-    seed: int = 0,
 ) -> list[Judgement]:
     """Judge the runs and store verdicts and flips. ``baseline``: a run to compare with instead of
     the last good one.
@@ -78,63 +75,60 @@ def judge_runs(
     run is in breach and not accepted. Raises StoreError.
     """
     judgements: list[Judgement] = []
-    bad, accepted = runs.in_breach(results), runs.accepted(results)
     ordered = sorted(targets, key=lambda t: (t.night, t.model, t.suite))
     judging = each(progress, "judging runs", ordered)
-    for _, group in groupby(judging, key=lambda t: (t.night, t.model)):
-        judged: list[tuple[Target, str, list[RuleEvidence]]] = []
-        for t in group:
+    for _, of_model in groupby(judging, key=lambda t: (t.night, t.model)):
+        family: list[RuleEvidence] = []
+        waiting: list[tuple[Target, str, slice]] = []
+        for t in of_model:
             if t.judged:
-                judgements.append(_carried(t, t.run_id in bad))
-            else:
-                # one run at a time: a writer waits for what is held open
-                with store.held_open(results):
-                    judged.append((t, *_evidence(results, t, policy, baseline, seed)))
-        rows = judge.apply_multiplicity([e for _, _, evidence in judged for e in evidence], policy)
-        for t, base, evidence in judged:
-            verdicts, rows = rows[: len(evidence)], rows[len(evidence) :]
-            wrong = {str(r["method"]) for r in verdicts if r["verdict"] == BREACH}
-            kept = (
-                flips.examples(results, base, t.run_id, t.suite, policy.examples, wrong)
-                if base
-                else _NO_FLIPS
-            )
-            judgements.append(
-                Judgement(t, base, verdicts, overall(verdicts), kept, accepted.get(t.run_id, ""))
-            )
-    save(results, judgements)
-    return sorted(judgements, key=lambda j: (j.target.night, j.target.model, j.target.suite))
+                judgements.append(_unchanged(t))
+                continue
+            with store.held_open(results):  # one run at a time: a writer waits for what is held
+                base, evidence = _evidence(results, t, policy, baseline)
+            family += evidence
+            waiting.append((t, base, slice(len(family) - len(evidence), len(family))))
+        verdicts = judge.apply_multiplicity(family, policy)
+        for t, base, of_run in waiting:
+            rows, examples = verdicts[of_run], _NO_FLIPS
+            if base:
+                wrong = {str(r["method"]) for r in rows if r["verdict"] == BREACH}
+                examples = flips.examples(results, base, t.run_id, t.suite, policy.examples, wrong)
+            judgements.append(Judgement(t, base, rows, overall(rows), examples))
+    judgements.sort(key=lambda j: (j.target.night, j.target.model, j.target.suite))
+    _save(results, judgements)
+    return judgements
 
 
 def _evidence(
-    results: Path, t: Target, policy: Policy, baseline: str, seed: int
+    results: Path, t: Target, policy: Policy, baseline: str
 ) -> tuple[str, list[RuleEvidence]]:
-    base, why = (
-        (runs.named(results, t.run_id, baseline), "")
-        if baseline
-        else runs.last_good(results, t.run_id)
-    )
+    """(the run compared with, '' if none; the evidence for all rules of the run's suite)."""
+    if baseline:
+        base, why = runs.named(results, t.run_id, baseline), ""
+    else:
+        base, why = runs.last_good(results, t.run_id)
     new = measured.load(results, t.run_id)
     old = measured.load(results, base) if base else None
     rules = [rule for rule in policy.rules if rule.suite == t.suite]
-    return base, [e for rule in rules for e in of_rule(rule, new, old, why, seed)]
+    return base, [e for rule in rules for e in of_rule(rule, new, old, why)]
 
 
-def _carried(t: Target, breach: bool) -> Judgement:
-    then = "which found a breach that has not been accepted" if breach else "judged there"
+def _unchanged(t: Target) -> Judgement:
+    then = "which found a breach that has not been accepted" if t.in_breach else "judged there"
     row = {
         **dict.fromkeys(judge.ABOUT, ""),
         "quarantines": False,
         "required": False,
         "rule": UNCHANGED,
-        "verdict": BREACH if breach else PASS,
+        "verdict": BREACH if t.in_breach else PASS,
         "note": f"the same run as in night {t.judged}, {then}",
         "n": 0,
     }
     return Judgement(t, t.run_id, [row], str(row["verdict"]), _NO_FLIPS)
 
 
-def save(results: Path, judgements: Sequence[Judgement]) -> None:
+def _save(results: Path, judgements: Sequence[Judgement]) -> None:
     """Write verdicts and flips to the results file, replacing those of the same night, model and
     suite."""
     rows: dict[str, list[Any]] = {

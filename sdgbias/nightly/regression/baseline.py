@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
 import pandas as pd
 
 from sdgbias import store, suites
+from sdgbias.analysis import nights
 from sdgbias.analysis.nights import BREACH, UNCHANGED
 from sdgbias.analysis.run import row_of
 from sdgbias.errors import UsageError, one_of
+from sdgbias.files import packaged_sql
 
 #: Why there is no baseline: no earlier run of the model at all.
 FIRST_RUN = "first run: nothing to compare with yet"
@@ -23,13 +25,16 @@ _REMOVED = "the answers of all earlier runs were removed by `sdgbias store keep`
 @dataclass(frozen=True)
 class Target:
     """A run to judge. night: its id, or run:RUN_ID without one. judged: an earlier night in which
-    this run was judged, '' if none."""
+    this run was judged, '' if none. in_breach: it has a breach that no user has accepted. accepted:
+    the reason for which a user accepted its breaches, '' if none did."""
 
     night: str
     model: str
     suite: str
     run_id: str
     judged: str = ""
+    in_breach: bool = False
+    accepted: str = ""
 
 
 def of_night(results: Path, night: str = "", model: str = "") -> list[Target]:
@@ -38,28 +43,12 @@ def of_night(results: Path, night: str = "", model: str = "") -> list[Target]:
 
     Raises UsageError for an unknown night or model.
     """
-    nights = list(
-        store.query(results, "SELECT night FROM nights ORDER BY started_at, night")["night"]
-    )
-    if night and night not in nights:
-        raise UsageError(
-            one_of("night", night, nights[-10:])
-            + (f" and {len(nights) - 10} earlier ones" if len(nights) > 10 else "")
-        )
-    given: object = night or (nights[-1] if nights else suites.newest_runs(results))
-    of = (
-        "night, model, suite, run_id FROM night_outcomes WHERE night = $given AND"
-        " outcome IN ('published', 'unchanged') AND coalesce(run_id, '') <> ''"
-        if nights
-        else f"'{BY_HAND}' || run_id AS night, model, suite, run_id FROM runs"
-        " WHERE list_contains($given, run_id)"
-    )
-    sql = f"""SELECT t.*, coalesce(max(v.night), '') AS judged FROM (SELECT {of}) t
-              LEFT JOIN verdicts v ON v.run_id = t.run_id AND v.night <> t.night AND
-              v.rule <> '{UNCHANGED}' AND NOT starts_with(v.night, '{BY_HAND}')
-              GROUP BY ALL ORDER BY model, suite"""
-    rows = store.query(results, sql, {"given": given}).itertuples(index=False)
-    targets = [Target(*map(str, row)) for row in rows]
+    known = nights.known(results)
+    if night and night not in known:
+        earlier = f" and {len(known) - 10} earlier ones" if len(known) > 10 else ""
+        raise UsageError(one_of("night", night, known[-10:]) + earlier)
+    newest = night or (known[-1] if known else "")
+    targets = _targets(results, newest, [] if known else suites.newest_runs(results))
     models = {t.model for t in targets}
     if model and model not in models:
         raise UsageError(one_of("model with a run in this night", model, models))
@@ -68,8 +57,16 @@ def of_night(results: Path, night: str = "", model: str = "") -> list[Target]:
 
 def by_hand(results: Path, run_id: str) -> Target:
     """One run, judged even if it was judged before. Raises UsageError if it doesn't exist."""
-    run = row_of(results, run_id, UsageError)
-    return Target(BY_HAND + run_id, str(run["model"]), str(run["suite"]), run_id)
+    row_of(results, run_id, UsageError)
+    [target] = _targets(results, "", [run_id])
+    return replace(target, judged="")
+
+
+def _targets(results: Path, night: str, run_ids: list[str]) -> list[Target]:
+    """The runs of a night, and those of ``run_ids`` without one."""
+    given = {"night": night, "runs": run_ids, "by_hand": BY_HAND, "unchanged": UNCHANGED}
+    rows = store.query(results, packaged_sql("nights.sql")["targets"], given)
+    return [Target(*row) for row in rows.itertuples(index=False)]
 
 
 def last_good(results: Path, run_id: str) -> tuple[str, str]:
@@ -80,15 +77,13 @@ def last_good(results: Path, run_id: str) -> tuple[str, str]:
     no user has accepted.
     """
     run = row_of(results, run_id, UsageError)
-    sql = """SELECT run_id FROM runs WHERE model = $model AND suite = $suite
-             AND finished_at < $finished_at AND run_id <> $run_id
-             ORDER BY benchmark_id = $benchmark_id DESC, finished_at DESC, run_id DESC"""
     names = ("model", "suite", "finished_at", "run_id", "benchmark_id")
-    earlier = list(store.query(results, sql, {name: run[name] for name in names})["run_id"])
-    if not earlier:
+    sql = packaged_sql("nights.sql")["earlier"]
+    earlier = store.query(results, sql, {name: run[name] for name in names})
+    if earlier.empty:
         return "", FIRST_RUN
-    bad = in_breach(results)
-    if not (good := [name for name in earlier if name not in bad]):
+    good = list(earlier["run_id"][~earlier["in_breach"]])
+    if not good:
         why = f"all {len(earlier)} earlier runs are in breach; accept one"
         return "", f"{why}: sdgbias gate accept RUN --reason TEXT"
     gone = store.dropped(results, good)
@@ -108,21 +103,6 @@ def named(results: Path, run_id: str, baseline: str) -> str:
     if run_id == baseline:
         raise UsageError(f"--baseline {baseline} is the run itself; name an earlier one")
     return baseline
-
-
-def in_breach(results: Path) -> set[str]:
-    """Runs with a BREACH verdict that no user has accepted."""
-    sql = (
-        f"SELECT DISTINCT run_id FROM verdicts WHERE verdict = '{BREACH}' AND run_id NOT IN (SELECT"
-        " run_id FROM accepted)"
-    )
-    return set(store.query(results, sql)["run_id"])
-
-
-def accepted(results: Path) -> dict[str, str]:
-    """Run -> the reason for which a user accepted its breaches."""
-    rows = store.query(results, "SELECT run_id, reason FROM accepted")
-    return dict(zip(rows["run_id"], rows["reason"], strict=True))
 
 
 def accept(results: Path, run_id: str, reason: str, now: datetime) -> int:

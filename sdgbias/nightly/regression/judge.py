@@ -18,93 +18,80 @@ the corrected level that a single breach has to meet.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 from scipy.special import stdtrit
 
-from sdgbias.analysis.nights import BREACH, FIRST, INSUFFICIENT, MISSING, PASS
+from sdgbias.analysis.nights import BREACH, INSUFFICIENT, MISSING, PASS
 from sdgbias.methods import stats
+from sdgbias.methods.stats.intervals import ROUNDING
 from sdgbias.nightly.regression.evidence import AT_LEAST, NAN, RuleEvidence
 from sdgbias.nightly.regression.policy import Policy
 from sdgbias.wording import p_value
 
-#: Columns that say what a rule was applied to.
+#: Columns that say what a rule was applied to, and columns of what was measured.
 ABOUT = ("task", "test", "method", "level", "side", "metric")
+NUMBERS = ("before", "value", "change", "ci_low", "ci_high", "n", "allowed")
 
 
 def apply_multiplicity(evidence: Sequence[RuleEvidence], policy: Policy) -> list[dict[str, object]]:
     """Rows of table ``verdicts`` from all evidence for one model in one night, without night,
     model, suite, run_id and baseline."""
-    tested = [e.p if e.n >= e.rule.min_n and not e.missing else NAN for e in evidence]
-    adjusted = stats.holm(tested)
-    family = int(np.sum(~np.isnan(tested)))
-    every = sum(e.p == e.p and not e.missing for e in evidence)
-    few = [e.n < e.rule.min_n and not e.missing for e in evidence]
-    corrected = [
-        min(1.0, e.p * every) if small else float(p)
-        for e, p, small in zip(evidence, adjusted, few, strict=True)
-    ]
-    return [_row(e, p, family, policy) for e, p in zip(evidence, corrected, strict=True)]
+    few = np.array([e.few for e in evidence], dtype=bool)
+    p = np.array([e.p for e in evidence])
+    tested = np.where(few, NAN, p)
+    corrected = np.where(few, np.minimum(1.0, p * np.isfinite(p).sum()), stats.holm(tested))
+    family = int(np.isfinite(tested).sum())
+    return [_row(e, p, family, policy) for e, p in zip(evidence, corrected.tolist(), strict=True)]
 
 
 def _row(e: RuleEvidence, p: float, family: int, policy: Policy) -> dict[str, object]:
     verdict, why = _verdict(e, p, policy)
-    notes = [e.note, why]
-    if p == p and e.n >= e.rule.min_n:
-        notes.append(f"p: Holm over {family} tests, alone {p_value(e.p)}")
+    holm = "" if e.few or np.isnan(p) else f"p: Holm over {family} tests, alone {p_value(e.p)}"
     return {
         "rule": e.rule.name,
-        **{name: getattr(e, name) for name in ABOUT},
+        **{name: getattr(e, name) for name in (*ABOUT, *NUMBERS)},
         "verdict": verdict,
-        "before": e.before,
-        "value": e.value,
-        "change": NAN if e.floor else e.change,
-        "ci_low": e.low,
-        "ci_high": e.high,
-        "n": e.n,
-        "p": NAN if verdict == INSUFFICIENT and e.n < e.rule.min_n else p,
+        "p": NAN if verdict == INSUFFICIENT and e.few else p,
         "mde": detectable(e, family, policy),
-        "allowed": e.bound,
         "quarantines": verdict == BREACH and e.rule.then == "quarantine",
         "required": verdict == MISSING and e.rule.required and not e.excused,
-        "note": "; ".join(filter(None, notes)),
+        "note": "; ".join(filter(None, [e.note, why, holm])),
     }
 
 
 def _verdict(e: RuleEvidence, p: float, policy: Policy) -> tuple[str, str]:
     """(verdict, a note on what the numbers alone don't show)."""
-    if e.missing:
-        return FIRST if e.first else MISSING, ""
-    if e.n < e.rule.min_n:
-        if p < policy.alpha and e.least > e.bound:
+    change, least, most = e.worse
+    if e.verdict:
+        return e.verdict, ""
+    if e.few:
+        if p < policy.alpha and least > e.allowed:
             return BREACH, f"large, though of fewer than {e.rule.min_n:,} questions: look at them"
         return INSUFFICIENT, f"fewer than {e.rule.min_n:,}: nothing is concluded"
-    if e.rule.metric == "throughput":
-        return (BREACH if e.worse > e.bound else PASS), ""
-    if e.floor:
-        below, above = (
-            (e.high < e.bound, e.low >= e.bound)
-            if e.side == AT_LEAST
-            else (e.low > e.bound, e.high <= e.bound)
-        )
-        return (BREACH, "") if below else (PASS, "") if above else (INSUFFICIENT, "")
-    if p < policy.alpha and e.worse > e.bound:
+    if e.side:
+        sign = -1 if e.side == AT_LEAST else 1
+        near, far = sorted((sign * (e.ci_low - e.allowed), sign * (e.ci_high - e.allowed)))
+        return (BREACH if near > 0 else PASS if far <= 0 else INSUFFICIENT), ""
+    if p < policy.alpha and change > e.allowed:
         return BREACH, ""
-    if e.upper <= e.bound:
-        return PASS, ""
-    unseen = f"up to {100 * e.undetectable_share:.1f} % could go unseen in so few places"
-    measured = replace(e, undetectable_share=NAN).upper
-    return INSUFFICIENT, unseen if measured <= e.bound else ""
+    if most > e.allowed or np.isnan(most):
+        return INSUFFICIENT, ""
+    if e.undetectable_share > e.allowed:
+        unseen = f"up to {100 * e.undetectable_share:.1f} % could go unseen in so few places"
+        return INSUFFICIENT, unseen
+    return PASS, ""
 
 
 def detectable(e: RuleEvidence, family: int, policy: Policy) -> float:
     """The true worsening that gives a BREACH with the policy's power; for floors, the required
     distance of the value beyond the floor. NaN if no answer differs: the variance of answers is
     then unknown."""
-    if e.df < 1 or not np.isfinite(e.se) or e.se == 0:
+    if e.df < 1 or not np.isfinite(e.se) or e.se <= ROUNDING:
         return NAN
-    sides = 1 if e.rule.worse == "either" or e.floor else 2
-    alpha = 0.05 if e.floor else min(1.0, sides * policy.alpha / max(family, 1))
-    seen = stats.minimum_detectable(e.se, e.df, alpha=min(alpha, 0.999), power=policy.power)
-    return seen if e.floor else max(seen, e.bound + float(stdtrit(e.df, policy.power)) * e.se)
+    if e.side:
+        return stats.minimum_detectable(e.se, e.df, power=policy.power)
+    sides = 1 if e.rule.worse == "either" else 2
+    alpha = min(0.999, sides * policy.alpha / max(family, 1))
+    seen = stats.minimum_detectable(e.se, e.df, alpha=alpha, power=policy.power)
+    return max(seen, e.allowed + float(stdtrit(e.df, policy.power)) * e.se)

@@ -9,12 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, StrictInt, model_validator
 
 from sdgbias import formats, suites
+from sdgbias.benchmark.people_items import CHOICE, DIRECT
 from sdgbias.errors import UsageError, one_of
 from sdgbias.files import packaged
 from sdgbias.formats import STRICT, Flag, Number, Text
@@ -31,57 +33,35 @@ CADE = "cade"
 SIGNATURE = tuple(f"share_{d}" for d in DIRECTIONS)
 
 
-@dataclass(frozen=True)
-class Metric:
-    """tasks for which it is defined (none: it is of the whole run) and methods; groups: whether it
-    compares groups."""
-
-    name: str
-    tasks: tuple[str, ...] = ()
-    methods: tuple[str, ...] = ()
-    groups: bool = False
-
-
-_VIEWS = tuple(view.value for view in View)
-_GENERATED = tuple(f"{view}{GENERATED}" for view in _VIEWS)
-_BOTH = (Task.MCQ.value, Task.REGRESSION.value)
-_OF_PEOPLE = ("direct", "choice")
-#: Metrics beside those that a suite measures of each answer, and of the latter those that fewer
-#: methods have. Some differ between tasks.
-METRICS = (
-    Metric("accuracy", _BOTH[:1], (*_VIEWS, CADE, *_GENERATED)),
-    Metric("interval_accuracy", _BOTH[1:], (*_VIEWS, CADE)),
-    Metric("mae", _BOTH[1:], (*_VIEWS, CADE)),
-    Metric("cade_gain", _BOTH, (CADE,)),
-    *(Metric(name, _BOTH[:1], (*_VIEWS, CADE)) for name in ("signature", *SIGNATURE)),
-    Metric("disparity", _BOTH, (*_VIEWS, CADE, *_GENERATED), groups=True),
-    Metric("parse_failures", _BOTH, (*_VIEWS, *_GENERATED)),
-    *(Metric(name, _BOTH, _VIEWS) for name in ("candidate_mass", "tie_rate", "near_tie_rate")),
-    Metric("recall", _OF_PEOPLE, ("full", "full_argmax", "q_only")),
-    Metric("disparity", _OF_PEOPLE, ("full", "full_argmax"), groups=True),
-    *(Metric(name, _OF_PEOPLE, ("full",)) for name in ("parse_failures", "refusals")),
-    Metric("candidate_mass", _OF_PEOPLE[1:], ("full", "q_only")),
-    *(Metric(name) for name in ("failed_share", "throughput")),
-)
+_BOTH, _OF_PEOPLE = tuple(task.value for task in Task), (DIRECT, CHOICE)
+METHODS_OF_PEOPLE = ("full", "full_argmax", "q_only")
+METHODS = (*View, CADE, *(f"{view}{GENERATED}" for view in View))
+#: Metric -> the tasks that have it beside those that measure it of each answer; of a whole run
+#: none.
+METRICS: Mapping[str, tuple[str, ...]] = {
+    "candidate_mass": (CHOICE,),
+    "cade_gain": _BOTH,
+    "signature": (Task.MCQ,),
+    **dict.fromkeys(("disparity", "parse_failures"), (*_BOTH, *_OF_PEOPLE)),
+    **dict.fromkeys(("recall", "refusals"), _OF_PEOPLE),
+    "failed_share": (),
+}
 
 
-def _measured() -> list[Metric]:
-    """The metrics that the suites of items measure of each answer: of every method, or, where they
-    compare with another one, of CADE."""
-    tasks: dict[str, list[str]] = {}
-    compares = set()
+def tasks_by_metric() -> dict[str, tuple[str, ...]]:
+    """Metric -> the tasks that have it."""
+    tasks = dict(METRICS)
     for task, measured in sdg_metrics.METRICS.items():
         for metric in measured:
-            tasks.setdefault(metric.name, []).append(task.value)
-            compares |= {metric.name} if metric.versus else set()
-    every = next(metric.methods for metric in METRICS if metric.name == "accuracy")
-    return [
-        Metric(name, tuple(of), (CADE,) if name in compares else every)
-        for name, of in tasks.items()
-    ]
+            tasks[metric.name] = (*tasks.get(metric.name, ()), task.value)
+    return tasks
 
 
-ALL_METRICS = sorted({metric.name for metric in (*_measured(), *METRICS)})
+def _default_method(metric: str) -> str:
+    """CADE for a metric that compares it with another method."""
+    measured = chain.from_iterable(sdg_metrics.METRICS.values())
+    compares = {"cade_gain", *(m.name for m in measured if m.versus)}
+    return CADE if metric in compares else View.FULL.value
 
 
 def _variable(name: str) -> str:
@@ -93,30 +73,25 @@ def _variable(name: str) -> str:
     return name
 
 
-def _names(value: object) -> object:
-    """A single name is a list of one; a repeated one counts once."""
-    listed = [value] if isinstance(value, str) else value
-    if isinstance(listed, list) and not listed:
-        raise ValueError("an empty list of names; name one or leave the field out")
-    return list(dict.fromkeys(listed)) if isinstance(listed, list) else value
-
-
+#: A single name is a list of one; a repeated one counts once.
 _Names = Annotated[
-    tuple[Text, ...], BeforeValidator(_names, json_schema_input_type=Text | list[Text])
+    tuple[Text, ...],
+    BeforeValidator(
+        lambda value: [value] if isinstance(value, str) else value,
+        json_schema_input_type=Text | list[Text],
+    ),
+    AfterValidator(lambda names: tuple(dict.fromkeys(names))),
 ]
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One metric that must not get worse. tests: 'all' (pooled), 'each', or names. allowed:
-    tolerated worsening, in the unit of the metric. at_least, at_most: bounds on the value itself,
-    which need no baseline. by: groupings of the rows; of a suite of custom questions, group columns
-    of its table."""
+    """One metric that must not get worse."""
 
     __pydantic_config__ = STRICT
     name: Annotated[str, Field(pattern="^[a-z0-9][a-z0-9_-]*$")]
     """Lower-case letters, digits, - and _."""
-    metric: Annotated[str, Field(json_schema_extra={"enum": ALL_METRICS})]
+    metric: Annotated[str, Field(json_schema_extra={"enum": sorted(tasks_by_metric())})]
     suite: Annotated[str, Field(pattern=f"^{SUITE_NAME.pattern}$")] = SDG
     task: str = ""
     """Default: the first for which the metric is defined."""
@@ -124,13 +99,9 @@ class Rule:
     """Views, cade, or of suite people full, full_argmax, q_only."""
     tests: _Names = (ALL,)
     """all (pooled), each, or names such as T1; of suite people, prompts."""
-    by: Annotated[
-        _Names,
-        Field(
-            description="disparity only: country, urban, wealth; of suite people gender, skin, age;"
-            " of your own questions a group column."
-        ),
-    ] = ()
+    by: _Names = ()
+    """disparity only: country, urban, wealth; of suite people gender, skin, age; of your own
+    questions a group column."""
     within: Text = ""
     """Judged in each group of this attribute alone: pillar, country, urban, wealth, photo; of suite
     people gender, skin, age, class; of your own questions a group column."""
@@ -152,6 +123,57 @@ class Rule:
     @property
     def metrics(self) -> tuple[str, ...]:
         return SIGNATURE if self.metric == "signature" else (self.metric,)
+
+    @model_validator(mode="after")
+    def _completed(self) -> Rule:
+        """The rule with what it leaves out. Raises ValueError: what doesn't fit its suite and
+        metric."""
+        if fault := suite_fault(self.suite):
+            raise ValueError(fault)
+        suite, metric = suites.named(self.suite), self.metric
+        tasks = {
+            name: [task for task in tasks if task in suite.tests]
+            for name, tasks in tasks_by_metric().items()
+            if not tasks or set(tasks) & set(suite.tests)
+        }
+        if metric not in tasks:
+            raise ValueError(one_of(f"metric of suite {self.suite}", metric, tasks))
+        rule = self
+        if tasks[metric]:
+            methods = self.methods or (_default_method(metric),)
+            rule = replace(self, task=self.task or tasks[metric][0], methods=methods)
+        groups = metric == "disparity"
+        people = rule.task in _OF_PEOPLE
+        for field, given, valid in (
+            ("task", filter(None, [rule.task]), tasks[metric]),
+            ("methods", rule.methods, METHODS_OF_PEOPLE if people else METHODS),
+            # which group columns a table has is known when its runs are judged
+            ("by", rule.by, (suite.attributes or rule.by) if groups else ()),
+            ("tests", rule.tests, (ALL, EACH, *suite.tests.get(rule.task, ()))),
+        ):
+            for value in given:
+                if not valid:
+                    raise ValueError(
+                        f"{field} is {value!r}; {metric} knows no {field}: leave it out"
+                    )
+                if value not in valid:
+                    raise ValueError(one_of(field, value, valid))
+        if groups and not rule.by:
+            listed = ", ".join(suite.attributes) or "a group column of its suite.yaml"
+            raise ValueError(f"{metric} compares groups; add by: {listed}")
+        if rule.within and (rule.by or not rule.task):
+            no = f"{metric} has no answers of one group alone: leave it out"
+            raise ValueError(f"within is {rule.within!r}; {no}")
+        if rule.allowed is None and rule.at_least is None and rule.at_most is None:
+            raise ValueError(
+                "nothing to judge by; add allowed (change against the last good run), at_least or"
+                " at_most"
+            )
+        if metric == "failed_share" and rule.allowed is not None:
+            raise ValueError(
+                "failed_share has no questions to pair; use at_most instead of allowed"
+            )
+        return rule
 
 
 @dataclass(frozen=True)
@@ -192,83 +214,12 @@ def load(path: Path) -> Policy:
     return parse(formats.load(path, UsageError, "copy one from registry/policy.yaml"), path)
 
 
+def parse(data: object, where: Path | str) -> Policy:
+    """Parse a mapping read from YAML. ``where`` names the file in errors. Raises UsageError."""
+    return formats.parse(data, Policy, where, UsageError)
+
+
 def least_mass(root: Path) -> float:
     """The least candidate mass that the policy allows a model; 0 where no rule names one."""
     rules = load(find(root)).rules
     return max((r.at_least or 0.0 for r in rules if r.metric == "candidate_mass"), default=0.0)
-
-
-def parse(data: object, where: Path | str) -> Policy:
-    """Parse a mapping read from YAML. ``where`` names the file in errors. Raises UsageError."""
-    policy = formats.parse(data, Policy, where, UsageError)
-    try:
-        return replace(policy, rules=tuple(map(_completed, policy.rules)))
-    except ValueError as error:
-        raise UsageError(f"{where}: {error}") from None
-
-
-def _completed(rule: Rule) -> Rule:
-    """The rule with what it leaves out, by its metric. Raises ValueError: what doesn't fit its
-    suite and metric."""
-    where = f"rule {rule.name}: "
-    if fault := suite_fault(rule.suite):
-        raise ValueError(where + fault)
-    suite = suites.named(rule.suite)
-    metrics = metrics_of(suite)
-    if rule.metric not in metrics:
-        raise ValueError(where + one_of(f"metric of suite {rule.suite}", rule.metric, metrics))
-    metric = metrics[rule.metric]
-    full = ("full",) if "full" in metric.methods else metric.methods[-1:]
-    tasks = metric.tasks or ("",)
-    rule = replace(rule, task=rule.task or tasks[0], methods=rule.methods or full)
-    if rule.task not in tasks:
-        raise ValueError(where + one_of("task", rule.task, tasks))
-    for key, valid in {
-        "methods": metric.methods,
-        # which group columns a table has is known when its runs are judged
-        "by": (suite.attributes or rule.by) if metric.groups else (),
-        "tests": (ALL, EACH, *suite.tests.get(rule.task, ())),
-    }.items():
-        for value in getattr(rule, key):
-            if not valid:
-                fault = f"{key} is {value!r}; {rule.metric} knows no {key}: leave it out"
-                raise ValueError(where + fault)
-            if value not in valid:
-                raise ValueError(where + one_of(key, value, valid))
-    if fault := _unfit(rule, metric, suite.attributes):
-        raise ValueError(where + fault)
-    return rule
-
-
-def _unfit(rule: Rule, metric: Metric, attributes: tuple[str, ...]) -> str:
-    """Why nothing can be judged by the rule; '' where it can."""
-    if metric.groups and not rule.by:
-        listed = ", ".join(attributes) or "a group column of its suite.yaml"
-        return f"{rule.metric} compares groups; add by: {listed}"
-    if rule.within and (rule.by or not metric.tasks):
-        return (
-            f"within is {rule.within!r}; {rule.metric} has no answers of one group alone: leave it"
-            " out"
-        )
-    if rule.allowed is None and rule.at_least is None and rule.at_most is None:
-        return (
-            "nothing to judge by; add allowed (change against the last good run), at_least or"
-            " at_most"
-        )
-    if rule.metric == "failed_share" and rule.allowed is not None:
-        return "failed_share has no questions to pair; use at_most instead of allowed"
-    if rule.metric == "throughput" and (rule.allowed is None or rule.worse != "lower"):
-        return (
-            "throughput is judged by its ratio to the last good run; give allowed (0.5: half as"
-            " fast), worse: lower"
-        )
-    return ""
-
-
-def metrics_of(suite: suites.Suite) -> Mapping[str, Metric]:
-    """Metrics by which runs of a suite can be judged: those of its tasks, and of whole runs."""
-    return {
-        metric.name: replace(metric, tasks=tuple(t for t in metric.tasks if t in suite.tests))
-        for metric in (*_measured(), *METRICS)
-        if not metric.tasks or set(metric.tasks) & set(suite.tests)
-    }
