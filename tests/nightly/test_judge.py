@@ -202,6 +202,11 @@ def test_given_a_missing_number_then_the_note_says_why() -> None:
     assert other["note"].startswith("no question is in both runs")
     [absent] = rows_of(rule(methods=("img_q",)), run, run)
     assert absent["note"] == "this run has no accuracy for img_q"
+    lacks = replace(run, missing={("mcq", "img_q"): "needs pictures"})
+    for limit in ({}, {"allowed": None, "at_least": 0.5}):
+        [excused] = rows_of(rule(methods=("img_q",), required=True, **limit), lacks, run)
+        assert (excused["verdict"], excused["note"]) == (MISSING, "needs pictures")
+        assert not excused["required"], "the model can't have it"
 
 
 def test_given_two_runs_then_the_questions_of_both_count() -> None:
@@ -250,6 +255,7 @@ def test_failed_prompts_are_a_share_of_those_planned(failed: int, verdict: str) 
     r = Rule("f", "failed_share", at_most=0.01, min_n=20)
     [row] = rows_of(r, side({}, run={**RUN, "n_failed": failed}))
     assert (row["verdict"], row["value"], row["n"]) == (verdict, failed / 5000, 5000)
+    assert np.isnan(row["mde"]) == (failed == 0), "unknown where nothing varies"
 
 
 def test_the_verdict_on_a_model_is_its_worst_row() -> None:

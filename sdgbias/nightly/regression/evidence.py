@@ -24,6 +24,7 @@ import pandas as pd
 from sdgbias import suites
 from sdgbias.analysis.nights import FIRST, MISSING
 from sdgbias.methods import metrics, stats
+from sdgbias.methods.stats.intervals import wilson
 from sdgbias.nightly.regression.baseline import FIRST_RUN
 from sdgbias.nightly.regression.measured import RunAnswers, paired
 from sdgbias.nightly.regression.policy import ALL, EACH, Rule
@@ -155,14 +156,16 @@ def _of_answers(
     """The evidence from the answers of the old and the new run. fault: what the model lacks for
     such answers, or that they can't be grouped. why: the reason if there is no run to compare
     with."""
-    if fault:
-        return e.missing(fault, excused=after is None)
+    if fault and after is None:
+        return e.missing(fault, excused=True)
     if e.rule.within:
         before, after = (a if a is None else a[a["group"] == e.level] for a in (before, after))
     if why and not e.side:
         n = 0 if after is None else int(after["value"].count())
         value = NAN if after is None or e.rule.by else float(after["value"].mean())
         return e.missing(why, value=value, n=n, verdict=FIRST if why == FIRST_RUN else MISSING)
+    if fault:
+        return e.missing(fault)
     if after is None:
         return e.missing(f"this run has no {e.metric} for {e.method}")
     if e.side:
@@ -270,10 +273,13 @@ def _gap(e: RuleEvidence, answers: pd.DataFrame) -> RuleEvidence:
 
 
 def _failed(e: RuleEvidence, run: Mapping[str, Any]) -> RuleEvidence:
-    """Share of planned prompts without a score, prompts being independent. ``run``: its row of
-    ``runs``."""
+    """Share of planned prompts without a score, treating prompts as independent (Wilson). ``run``:
+    its row of ``runs``."""
     planned, failed = int(run["n_prompts_planned"] or 0), int(run["n_failed"] or 0)
     if planned <= 0:
         return e.missing("the run names no number of prompts")
-    prompt = np.arange(planned)
-    return _mean(e, pd.DataFrame({"value": prompt < failed, "cluster": prompt}))
+    share, df = failed / planned, planned - 1
+    variance = share * (1 - share) / planned
+    terms = (share, planned, variance, planned, max(df, 1))
+    low, high = map(float, wilson(*(np.array(float(v)) for v in terms)))
+    return replace(e, value=share, ci_low=low, ci_high=high, n=planned, se=variance**0.5, df=df)
