@@ -8,7 +8,8 @@ Pictures, questions and tokenizer are made here. Each model is written to a fold
 a hub repository (15 to 16 GB of weights for a moment; FOLDER, else the roomier of /dev/shm and the
 temporary folder) and loaded from there by the hf engine. Time does not depend on the weights.
 Needs torch, transformers, torchvision, pandas, pydantic and pyyaml beside this package's folder;
-neither DuckDB, Arrow nor the rest of the installation.
+neither DuckDB, Arrow nor the rest of the installation. The plan is timed in batches and behind
+shared beginnings whatever the probes decide, which is printed.
 
 Printed for each shape: prompts per second of the score plan, of the Full view prompt by prompt,
 and of plain `model.generate` for one token on the prompts of each; naive / plan and plan / Full in
@@ -213,8 +214,7 @@ def measure(shape: str, args: argparse.Namespace) -> None:
     # kernels are chosen before anything is timed
     first = work["plan"].batches
     decision = ways.decide(engine, [*first[0][:6], *first[-1][-6:]])
-    agrees = decision.share_prefix
-    work["plan"] = replace(work["plan"], shares=agrees)
+    print(f"probes: {decision.line}", flush=True)
     took: dict[str, list[float]] = {name: [] for name in (*work, "generate full", "generate plan")}
     counted = {}
     for _ in range(args.runs):
@@ -236,7 +236,6 @@ def measure(shape: str, args: argparse.Namespace) -> None:
         f" of {side} x {side}, batches of {args.batch}, {args.runs} runs (medians); written and"
         f" loaded in {ready:.0f} s; {long:.1f} characters a token; at most {most:.1f} GiB"
     )
-    print(f"sharing {'on' if agrees else 'off'}: {decision.line}")
     report(table["item_id"].nunique(), median, counted, work)
     del engine
     gc.collect()

@@ -16,6 +16,7 @@ import gc
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
@@ -72,6 +73,11 @@ class Backend(ABC):
         """Prepares prompts that are scored soon, or with ``starts`` answered, or sends them, in
         another thread than the one that asks. Raises nothing: a prompt that can't be prepared
         fails when it is asked."""
+
+    def other_attention(self) -> AbstractContextManager[bool]:
+        """Inside, attention is computed by other kernels, which round otherwise; False where there
+        are none."""
+        return nullcontext(False)
 
     def close(self) -> None:  # noqa: B027
         """Releases processes and connections."""

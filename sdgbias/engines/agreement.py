@@ -26,6 +26,15 @@ from sdgbias.types import Prompt, ScoreBatch
 #: Largest difference of a log-probability, or of the candidate mass, that still counts as the same
 #: score, by dtype. Two candidates that are no farther apart are a near tie.
 TOLERANCES = {"float32": 1e-3, "bfloat16": 5e-2, "float16": 5e-2}
+#: The same as a multiple of a model's own rounding, which grows with its depth and its logits. At
+#: the shape of LLaVA-1.5-7B in bfloat16 on a GPU, scores of a prompt alone, in a batch and behind a
+#: shared beginning differ by up to 0.18, from those in float32 each by up to 0.23, and alone by
+#: 0.27 between two kernels of attention (docs/reference/benchmarks.md).
+ROUNDINGS = 2.0
+#: Kernels that are farther apart don't compute the same model: PaliGemma's masks differ by kernel.
+NOT_ROUNDING = {"float32": 5e-3, "bfloat16": 0.8, "float16": 0.1}
+#: The tolerance where an engine can't show its rounding: what was measured at that shape.
+ASSUMED = TOLERANCES | {"bfloat16": 0.25}
 #: Kind and message of a prompt's failure where a candidate has neither a score nor a bound of one.
 NOT_FINITE = ("NonFiniteLogits", "a candidate logit is NaN or infinite")
 
@@ -124,6 +133,34 @@ def score_three_times(engine: Backend, prompts: Sequence[Prompt], size: int, see
     order = range(len(prompts))
     ways = [(order, 1), (order, size), (shuffled(len(prompts), seed), size)]
     return Itself(*(score(engine, prompts, *way) for way in ways))
+
+
+def rounding(
+    engine: Backend, prompts: Sequence[Prompt], alone: ScoreBatch | None = None
+) -> float | None:
+    """Largest difference in log-probability between the scores of N prompts, each ``alone`` (scored
+    here if None), and those by other kernels of attention. They differ by the order of their sums
+    and nothing else: no padding, neighbour or cache is in them. None where the engine has no other
+    kernels, or the model can't run on them."""
+    order = range(len(prompts))
+    with engine.other_attention() as differs:
+        if not differs:
+            return None
+        try:  # plain attention keeps whole matrices, which may not fit
+            other = score(engine, prompts, order, 1).scores
+        except (ModelError, OutOfMemory):
+            return None
+    alone = alone or score(engine, prompts, order, 1).scores
+    return float(np.nan_to_num(compare("", prompts, alone, other, 0.0)["logp_max"]))
+
+
+def same_score(dtype: str, *roundings: float | None) -> float:
+    """The largest difference that counts as the same score by engines that round so."""
+    shown = [rounding for rounding in roundings if rounding is not None]
+    if not shown:
+        return ASSUMED[dtype]
+    largest = max((r for r in shown if r <= NOT_ROUNDING[dtype]), default=0.0)
+    return max(TOLERANCES[dtype], ROUNDINGS * largest)
 
 
 def log_shares(logits: np.ndarray) -> np.ndarray:

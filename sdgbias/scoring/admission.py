@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sdgbias.engines import Backend, load, vllm_support
-from sdgbias.engines.agreement import TOLERANCES, score_three_times
+from sdgbias.engines.agreement import rounding, same_score, score_three_times
 from sdgbias.engines.fingerprint import installed
 from sdgbias.engines.options import HfOptions, read
 from sdgbias.errors import (
@@ -102,14 +102,16 @@ def _probe(
     floor: float,
     progress: Progress,
 ) -> Verdict:
-    n, limit = len(probes.prompts), TOLERANCES[spec.dtype]
+    n = len(probes.prompts)
     progress(f"{spec.name}: probing", 0, 0)
     entry, ways = spec, decide(engine, probes.prompts, probes.seed)
     if ways:
         options = {**spec.options, "share_prefix": ways.share_prefix}
-        entry, itself = replace(spec, batch_size=ways.batch_size, options=options), ways.itself
+        entry = replace(spec, batch_size=ways.batch_size, options=options)
+        itself, limit = ways.itself, ways.limit
     else:
         itself = score_three_times(engine, probes.prompts, spec.batch_size, probes.seed)
+        limit = same_score(spec.dtype, rounding(engine, probes.prompts, itself.alone.scores))
     stored = describe(entry, engine.fingerprint, probes, limit, itself)
     if ways:
         settings = {"batch_size": entry.batch_size, "options": entry.options, "line": ways.line}
@@ -122,7 +124,7 @@ def _probe(
     elif not all(row["agrees"] for row in rows):
         why = (
             f"probes differ: {worst['what']}: log-probabilities by up to {worst['logp_max']:.2g}"
-            f" (tolerance {limit:g}), {worst['flips']} of {worst['n']} best candidates"
+            f" (tolerance {limit:.2g}), {worst['flips']} of {worst['n']} best candidates"
         )
     line = (
         f"{n} of {probes.origin} agree alone, in batches and shuffled: log-probabilities to"

@@ -21,7 +21,14 @@ from typing import TYPE_CHECKING, Any
 
 from sdgbias import __version__, templates
 from sdgbias.engines import BACKENDS, load
-from sdgbias.engines.agreement import TOLERANCES, Itself, compare, score, score_three_times
+from sdgbias.engines.agreement import (
+    Itself,
+    compare,
+    rounding,
+    same_score,
+    score,
+    score_three_times,
+)
 from sdgbias.engines.options import Options, read
 from sdgbias.errors import (
     EnginesDisagree,
@@ -80,23 +87,27 @@ def check(
 ) -> dict[str, Any]:
     """The verdict on one model as it is stored. ``others``: see counterparts; one that can't be
     loaded here is recorded as missing, or with ``must`` raises."""
-    limit = TOLERANCES[spec.dtype] if tolerance is None else tolerance
     prompts = probes.prompts
+
+    def limit(*roundings: float | None) -> float:
+        return same_score(spec.dtype, *roundings) if tolerance is None else tolerance
+
     with closing(load(spec, root)) as engine:
         progress(f"{spec.name}: probing", 0, 0)
         itself = score_three_times(engine, prompts, spec.batch_size, probes.seed)
-        verdict = describe(spec, engine.fingerprint, probes, limit, itself)
+        ours = rounding(engine, prompts, itself.alone.scores)
+        verdict = describe(spec, engine.fingerprint, probes, limit(ours), itself)
     for name, other in each(progress, f"{spec.name}: other engines", others.items()):
         try:
             with closing(load(other, root)) as engine:
                 theirs = score(engine, prompts, range(len(prompts)), other.batch_size)
-                what = f"{spec.backend} / {name}"
+                what, both = f"{spec.backend} / {name}", limit(ours, rounding(engine, prompts))
                 verdict["against"][name] = {
                     "backend": other.backend,
                     "fingerprint": engine.fingerprint,
                     "failed": theirs.failures,
                     "probes": probes.digest,
-                    **compare(what, prompts, itself.batched.scores, theirs.scores, limit),
+                    **compare(what, prompts, itself.batched.scores, theirs.scores, both),
                 }
         except (InfrastructureError, ModelError) as error:
             if must:

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from sdgbias.cli.models import models_app
 from sdgbias.errors import ExpiredToken, HubUnreachable, InfrastructureError, RegistryError
-from sdgbias.nightly import process, watch, watch_rules
+from sdgbias.nightly import watch, watch_rules
 from sdgbias.nightly.watch import (
     ADMITTED,
     NOT_ADMITTED,
@@ -342,34 +342,19 @@ def test_given_a_budget_then_the_candidates_that_it_leaves_wait(
 
 
 @pytest.mark.parametrize(
-    ("code", "timed_out", "enable", "verdict", "why"),
+    ("minutes", "verdict", "why"),
     [
-        (0, False, "when_admitted", ADMITTED, "enabled: evaluated from tonight on"),
-        (0, False, "", ADMITTED, "sdgbias models enable one"),
-        (5, False, "", NOT_ADMITTED, "its last words"),
-        (2, False, "", WAITING, "its last words"),  # a fault of the project
-        (-9, True, "", NOT_ADMITTED, "its questions took longer than 20 minutes"),
+        (20.0, WAITING, "unknown model 'nowhere'"),  # a fault of the project, not of the model
+        (0.001, NOT_ADMITTED, "its questions took longer than 0.001 minutes"),
     ],
 )
-def test_given_how_the_questions_ended_then_that_is_the_verdict(
-    monkeypatch: pytest.MonkeyPatch,
-    code: int,
-    timed_out: bool,
-    enable: Any,
-    verdict: str,
-    why: str,
+def test_given_questions_that_end_without_a_verdict_then_it_says_why(
+    root: Path, monkeypatch: pytest.MonkeyPatch, minutes: float, verdict: str, why: str
 ) -> None:
-    def run(command: list[str], log: Path, seconds: float) -> process.ProcessEnd:
-        assert command[3:] == [
-            *("models", "enable", "one", "--probes", "200"),
-            *([] if enable else ["--dry-run"]),
-        ]
-        assert seconds == 1200
-        log.write_text("error: its last words\n")
-        return process.ProcessEnd(code, timed_out, 1.0)
-
-    monkeypatch.setattr(process, "run", run)
-    assert watch._ask("one", Rules(probe=Probe(), enable=enable)) == (verdict, why)
+    """`sdgbias models enable` itself; what passes: tests/functional/test_new_releases.py."""
+    monkeypatch.setenv("SDGBIAS_REGISTRY", str(root))
+    asked = watch._ask("nowhere", Rules(probe=Probe(minutes=minutes)))
+    assert asked[0] == verdict and asked[1].startswith(why)
 
 
 def test_given_the_command_then_it_prints_news_trials_and_facts_of_gated_releases(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from sdgbias.errors import (
     InfrastructureError,
     InputError,
     ModelError,
+    OutOfMemory,
     RegistryError,
     StoreError,
     UsageError,
@@ -179,7 +181,9 @@ def test_a_thinker_passes_once_its_template_says_not_to_think(
     monkeypatch.setattr(HuggingFace, "candidate_scores", counted)
     passed = admission.probe(silent, Path(), small_benchmark, n=6)
     assert passed.passed and passed.stored is not None and passed.entry is not None, passed.line
-    assert sum(sizes) == 4 * 6 + 16, "alone, in batches, shuffled, shared; then the questions"
+    assert sum(sizes) == 5 * 6 + 16, (
+        "alone, in batches, shuffled, by other kernels, shared; then the questions"
+    )
     assert passed.stored["ways"]["options"]["share_prefix"] is True
     assert passed.entry.options["share_prefix"] is True
     asked = passed.stored["admission"]
@@ -323,9 +327,62 @@ def test_a_missing_engine_is_named_and_no_verdict(check: Check, tmp_path: Path) 
         check(Engine(), vllm=InfrastructureError("no vLLM here"), must=Engine())
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-3), ("bfloat16", 5e-2)])
-def test_the_tolerance_is_that_of_the_dtype(check: Check, dtype: str, tolerance: float) -> None:
-    assert check(Engine(), replace(SPEC, dtype=dtype))["tolerance"] == tolerance
+class Rounds(Engine):
+    """Other kernels of attention move the difference of two candidates by ``apart``."""
+
+    def __init__(self, apart: float, by_place: float = 0.0) -> None:
+        super().__init__(by_place=by_place)
+        self.apart, self.moved = apart, 0.0
+
+    @contextmanager
+    def other_attention(self) -> Iterator[bool]:
+        self.moved = self.apart
+        yield True
+        self.moved = 0.0
+
+    def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
+        batch = super().candidate_scores(prompts)
+        return replace(batch, logits=batch.logits + np.float32([0, self.moved]))
+
+
+class NoRoom(Rounds):
+    """Its other kernels need more memory than there is."""
+
+    def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
+        if self.moved:
+            raise OutOfMemory("out of memory: tried to allocate")
+        return super().candidate_scores(prompts)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "engine", "tolerance"),
+    [
+        ("float32", Engine(), 1e-3),
+        ("bfloat16", Rounds(0.0), 5e-2),
+        ("bfloat16", Engine(), 0.25),  # an engine that can't show its rounding
+        ("bfloat16", NoRoom(0.2), 0.25),
+    ],
+)
+def test_the_tolerance_is_that_of_the_dtype(
+    check: Check, dtype: str, engine: Engine, tolerance: float
+) -> None:
+    assert check(engine, replace(SPEC, dtype=dtype))["tolerance"] == tolerance
+
+
+@pytest.mark.parametrize(("by_place", "agrees"), [(0.1, True), (0.5, False)])
+def test_a_difference_counts_beyond_twice_the_rounding_of_the_model(
+    check: Check, by_place: float, agrees: bool
+) -> None:
+    half = replace(SPEC, dtype="bfloat16")
+    verdict = check(Rounds(0.2, by_place), half)
+    assert 0.3 < verdict["tolerance"] < 0.4
+    assert [row["agrees"] for row in verdict["itself"]] == [agrees, agrees]
+    lent = [
+        check(one, half, vllm=two)["against"]["vllm"]["tolerance"]
+        for one, two in ((Rounds(0.2), Engine()), (Engine(), Rounds(0.2)))
+    ]
+    assert 0.3 < lent[0] == lent[1]
+    assert check(Rounds(5.0), half)["tolerance"] == 0.05, "so far apart they aren't the same model"
 
 
 def test_a_disagreement_is_only_undone_by_its_own_check(check: Check) -> None:

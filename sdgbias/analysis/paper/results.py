@@ -132,7 +132,7 @@ class PaperResults:
     def _benchmarks(self) -> list[Subject]:
         """The benchmarks of the runs; of people, FACET first, whose numbers the paper prints, not
         run if no run was scored on it."""
-        if self.suite == SDG:
+        if not suites.named(self.suite).per_benchmark:
             kinds = {r.benchmark_id: "synthetic" if r.synthetic else "counted" for r in self.runs}
             each = [Subject(b, b, kind, "") for b, kind in sorted(kinds.items())]
             return each or [Subject("-", "", NOT_RUN, "")]

@@ -18,7 +18,8 @@ import inspect
 import json
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,6 +35,7 @@ from sdgbias.engines.hf.load import (
     load_model,
     load_processor,
     memory_errors,
+    plain_attention,
 )
 from sdgbias.engines.hf.prompt import (
     Batch,
@@ -47,10 +49,12 @@ from sdgbias.engines.hf.prompt import (
     template_of,
 )
 from sdgbias.engines.hf.tokens import (
+    Answer,
     Choices,
     FirstTokens,
     begins_behind_space,
     choices_of,
+    cut_answer,
     decoded,
     end_ids,
     find_candidates,
@@ -69,8 +73,6 @@ _OF_TOKENS = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_id
 #: Logits of a batch that are computed at once behind a shared beginning: rows times places.
 _PLACES = 512
 
-#: Tokens of an answer, and whether the limit ended it.
-Answer = tuple[list[int], bool]
 _Scored = tuple[list[int], torch.Tensor, torch.Tensor | None, list[int]]
 
 
@@ -186,6 +188,9 @@ class HuggingFace(Backend):
     ) -> None:
         rows = self._answered(prompts) if starts else self._batches(prompts)
         self.maker.prefetch([batch.of(prompts) for batch in rows])
+
+    def other_attention(self) -> AbstractContextManager[bool]:
+        return plain_attention(self.model)
 
     def _part(self, inputs: dict[str, Any]) -> Any:
         """The model, or its language model alone, which answers these inputs."""
@@ -382,7 +387,7 @@ class HuggingFace(Backend):
             inputs, most = self._on_device(tensors), limit + max(map(len, forced))
             new, _ = self._generate(inputs, most, forced)
             for b, ids in enumerate(new):
-                answers[b].append(_cut(ids, len(forced[b]), limit, self.ends))
+                answers[b].append(cut_answer(ids, len(forced[b]), limit, self.ends))
         return answers
 
     def _choices(
@@ -417,7 +422,7 @@ class HuggingFace(Backend):
         new, _ = self._go_on(state, first, limit + max(map(len, rest)), rest)
         whole = [[*begun, *ids] for begun, ids in zip(first.tolist(), new, strict=True)]
         answers = [
-            _cut(ids, len(choice), limit, self.ends)
+            cut_answer(ids, len(choice), limit, self.ends)
             for ids, choice in zip(whole, forced, strict=True)
         ]
         return [answers[at : at + n] for at in range(0, len(answers), n)]
@@ -473,10 +478,3 @@ def _first(logits: torch.Tensor, ids: Sequence[int]) -> FirstTokens:
     scores = dict(zip(ids, exact[:, list(ids)].T.cpu().numpy(), strict=True))
     total = torch.logsumexp(exact, dim=-1).cpu().numpy()
     return FirstTokens(scores, total, exact.argmax(-1).tolist())
-
-
-def _cut(ids: Sequence[int], forced: int, limit: int, ends: Collection[int]) -> Answer:
-    """An answer up to the token that ends it, or ``limit`` tokens behind its forced start."""
-    whole = list(ids[: forced + limit])
-    end = next((at for at in range(forced, len(whole)) if whole[at] in ends), None)
-    return (whole, True) if end is None else (whole[:end], False)

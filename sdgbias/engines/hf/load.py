@@ -295,6 +295,21 @@ def attention(config: Any) -> str:
     return " ".join([str(getattr(config, "_attn_implementation", None)), *named])
 
 
+@contextmanager
+def plain_attention(model: torch.nn.Module) -> Iterator[bool]:
+    """Inside, attention is plain matrix products in place of the kernels that the model selected;
+    False where it is so already."""
+    parts: list[Any] = [part.config for part in model.modules() if hasattr(part, "config")]
+    selected = [getattr(part, "_attn_implementation", None) for part in parts]
+    try:
+        for part in parts:
+            part._attn_implementation = "eager"  # noqa: SLF001
+        yield any(name not in (None, "eager") for name in selected)
+    finally:  # in this order, because a configuration sets those of its parts
+        for part, name in zip(parts, selected, strict=True):
+            part._attn_implementation = name  # noqa: SLF001
+
+
 # ----------------------------------------------------------------------
 # the head in float32
 

@@ -6,7 +6,7 @@ for every engine that scores tokens."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -20,6 +20,8 @@ SPACE_MARKS = " \u2581\u0120\n\t"
 MINUS = ("-", "\u2581-", "\u0120-")
 #: The tokens allowed at each of the first positions of an answer; the model's likeliest is taken.
 Choices = Sequence[tuple[int, ...]]
+#: Tokens of an answer, and whether the limit ended it.
+Answer = tuple[list[int], bool]
 #: Special tokens that answers keep, so that their reader can tell thoughts (methods/answers.py).
 _OF_THOUGHTS = re.compile("think|thought|channel|message", re.IGNORECASE)
 
@@ -235,3 +237,10 @@ def end_ids(configured: int | Sequence[int] | None, tokenizer: Any) -> set[int]:
     """Ids that end an answer: those of the generation config and the tokenizer's own."""
     ids = [configured] if configured is None or isinstance(configured, int) else list(configured)
     return {i for i in (*ids, tokenizer.eos_token_id) if i is not None}
+
+
+def cut_answer(ids: Sequence[int], forced: int, limit: int, ends: Collection[int]) -> Answer:
+    """An answer up to the token that ends it, or ``limit`` tokens behind its forced start."""
+    whole = list(ids[: forced + limit])
+    end = next((at for at in range(forced, len(whole)) if whole[at] in ends), None)
+    return (whole, True) if end is None else (whole[:end], False)

@@ -5,7 +5,7 @@ families they do (positions that don't begin at 0, an encoder between picture an
 that reads the question, a tokenizer that pads on the other side). There is no list of such models:
 at admission a few probes are scored alone, in batches, shuffled, and behind shared beginnings, and
 what gives the same scores is written into the registry entry. The tolerance is that of
-`sdgbias models parity`.
+`sdgbias models parity`: that of the dtype, or twice the model's own rounding.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from dataclasses import dataclass
 import torch
 
 from sdgbias.engines.agreement import (
-    TOLERANCES,
     Itself,
     Probed,
     compare,
+    rounding,
+    same_score,
     score,
     score_three_times,
     shuffled,
@@ -32,11 +33,13 @@ from sdgbias.types import Prompt
 @dataclass(frozen=True)
 class Ways:
     """batch_size, share_prefix: the settings of the entry; line: what was compared, and why a
-    setting is not the faster one; itself: the scores with these settings."""
+    setting is not the faster one; limit: the largest difference that counts as the same score;
+    itself: the scores with these settings."""
 
     batch_size: int
     share_prefix: bool
     line: str
+    limit: float
     itself: Itself
 
 
@@ -44,22 +47,23 @@ def decide(engine: HuggingFace, prompts: Sequence[Prompt], seed: int = 0) -> Way
     """Which ways of scoring give the probes the scores that each has alone; the engine is left
     with these settings. Raises what the engine raises where each prompt fails alone, and
     OutOfMemory where a batch is too large."""
-    limit, size = TOLERANCES[str(engine.dtype).removeprefix("torch.")], engine.batch_size
-    n, engine.share_prefix = len(prompts), False
+    n, size, dtype = len(prompts), engine.batch_size, str(engine.dtype).removeprefix("torch.")
+    engine.share_prefix = False
     itself = score_three_times(engine, prompts, n, seed)
+    limit = same_score(dtype, rounding(engine, prompts, itself.alone.scores))
     for way, other in (("in batches", itself.batched), ("shuffled", itself.shuffled)):
         if why := _differs(way, prompts, itself.alone, other, limit):
             engine.batch_size = 1
             itself = score_three_times(engine, prompts, 1, seed)
-            return Ways(1, False, f"each prompt alone, in batches of 1: {why}", itself)
+            return Ways(1, False, f"each prompt alone, in batches of 1: {why}", limit, itself)
     engine.share_prefix = True
     shared = score(engine, prompts, shuffled(n, seed), n)
     why = _differs("behind shared beginnings", prompts, itself.alone, shared, limit)
     why = why or _branches_differ(engine, prompts, limit)
     engine.share_prefix = not why
-    line = f"the same scores alone, in batches of {size} and shuffled (to {limit:g})"
+    line = f"the same scores alone, in batches of {size} and shuffled (to {limit:.2g})"
     line += f"; beginnings aren't shared: {why}" if why else ", and behind shared beginnings"
-    return Ways(size, not why, line, itself if why else itself._replace(shuffled=shared))
+    return Ways(size, not why, line, limit, itself if why else itself._replace(shuffled=shared))
 
 
 def _differs(
@@ -76,8 +80,8 @@ def _differs(
     if row["agrees"]:
         return ""
     return (
-        f"{way}: log-probabilities differ by up to {row['logp_max']:.2g}, {row['flips']} of"
-        f" {row['n']} best candidates"
+        f"{way}: log-probabilities differ by up to {row['logp_max']:.2g} (rounding explains"
+        f" {limit:.2g}), {row['flips']} of {row['n']} best candidates"
     )
 
 
