@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -38,9 +38,9 @@ NOTHING = -9999.0
 #: A token's text and its log-probability.
 Named = tuple[str, float]
 #: Options that scores depend on.
-_OF_SCORES = (
+_OF_SCORES = {
     *("model", "served_model", "top_logprobs", "candidate_ids", "spellings", "detail", "body"),
-)
+}
 #: Reasons to end an answer that are a content filter's: OpenAI's, to which some endpoints add why,
 #: and Gemini's, which name that alone.
 _FILTERED = re.compile(
@@ -120,6 +120,7 @@ class Api(Backend):
         o = read(spec, ApiOptions)
         self.options = o = o.model_copy(update={"model": o.model or spec.repo})
         self.client: Client[Job] = Client(o, spec.name, self._body, self._read)
+        self.counts = self.client.counts
         self.forces_starts, self.gives_scores = o.prefill, o.top_logprobs > 0
         self._served = o.served_model
         self._scored_any = False
@@ -128,10 +129,8 @@ class Api(Backend):
         # weights on another host.
         url = urlsplit(o.base_url)
         where = "local" if o.local else f"{url.hostname}{url.path}"
-        settings = {name: getattr(o, name) for name in _OF_SCORES}
-        if o.temperature != 0:
-            settings["temperature"] = o.temperature
-        named = json.dumps(settings, sort_keys=True, default=str)
+        scored = _OF_SCORES if o.temperature == 0 else {*_OF_SCORES, "temperature"}
+        named = json.dumps(o.model_dump(include=scored), sort_keys=True)
         identity = [VERSIONS["api"], spec.repo, spec.revision, where, named]
         self.fingerprint = hashlib.sha256("|".join(identity).encode()).hexdigest()[:16]
 
@@ -142,10 +141,6 @@ class Api(Backend):
         self, prompts: Sequence[Prompt], starts: Sequence[str] = (), max_new_tokens: int = 0
     ) -> None:
         self.client.begin([(p, start, max_new_tokens) for p in prompts for start in starts or [""]])
-
-    @property
-    def counts(self) -> Mapping[str, float]:  # type: ignore[override]
-        return self.client.counts
 
     def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
         """Scores of N prompts, bounds where the endpoint withholds them. ModelError when it gives
@@ -243,9 +238,8 @@ class Api(Backend):
             raise PromptRefused(
                 f"{self.name}: an empty answer, so there is no first token to score"
             )
-        first = answer.tokens[0] if answer.tokens else None
-        top = (first.top_logprobs if first else None) or []
-        named = [(token.token, token.logprob) for token in top if token.logprob is not None]
+        first = answer.first
+        named = [(t.token, t.logprob) for t in answer.likeliest or () if t.logprob is not None]
         if first is None or not named:
             raise NoScores(
                 f"{self.name}: this endpoint gives no log-probabilities of tokens (top_logprobs),"

@@ -31,7 +31,7 @@ from sdgbias.errors import InfrastructureError, KeyRefused, ModelError, NoScores
 #: After this many consecutive prompts that used up their attempts, the endpoint counts as down for
 #: the rest of the process.
 DOWN_AFTER = 16
-LONGEST_BACKOFF = 60.0
+LONGEST_BACKOFF = 60.0  # seconds
 
 
 class PromptRefused(SdgbiasError):
@@ -96,12 +96,11 @@ def _at(first: str, *path: str | int, default: Any = None) -> Any:
 
 
 class Token(BaseModel):
-    """A token of an answer, or an alternative to it. logprob: null for one that can't come, since
-    JSON has no -inf."""
+    """The first token of an answer, or an alternative to it. logprob: null for one that can't come,
+    since JSON has no -inf."""
 
     token: str
     logprob: Annotated[float, Field(le=0.01)] | None = None
-    top_logprobs: list[Token] | None = None
 
 
 class Completion(BaseModel):
@@ -116,8 +115,10 @@ class Completion(BaseModel):
     reasoning_content: Any = _at("choices", 0, "message", "reasoning_content")
     reasoning: Any = _at("choices", 0, "message", "reasoning")
     finish_reason: str | None = _at("choices", 0, "finish_reason")
-    tokens: list[Token] | None = _at("choices", 0, "logprobs", "content")
-    token_ids: _Ids = _at("choices", 0, "token_ids", default=[])  # vLLM's
+    tokens: list[Any] | None = _at("choices", 0, "logprobs", "content")
+    first: Token | None = _at("choices", 0, "logprobs", "content", 0)
+    likeliest: list[Token] | None = _at("choices", 0, "logprobs", "content", 0, "top_logprobs")
+    token_ids: _Ids = _at("choices", 0, "token_ids", default=[])
     prompt_tokens: _Count = _at("usage", "prompt_tokens", default=0)
     completion_tokens: _Count = _at("usage", "completion_tokens", default=0)
     cached_tokens: _Count = _at("usage", "prompt_tokens_details", "cached_tokens", default=0)
@@ -243,11 +244,9 @@ class Client(Generic[Key]):
                 why = str(error.last_attempt.exception())
         self._failed += 1
         if self._failed >= DOWN_AFTER:
-            words = (
-                f"the endpoint is down: {self._failed} prompts in a row failed, the last with {why}"
-            )
-            down = InfrastructureError(f"{self.name}: {words}; run the same command later")
-            self._stopped.append(down)
+            words = f"{self._failed} prompts in a row failed, the last with {why}"
+            down = f"{self.name}: the endpoint is down: {words}; run the same command later"
+            self._stopped.append(InfrastructureError(down))
         raise InfrastructureError(f"{self.name}: no answer after {tries} tries, the last: {why}")
 
     async def _try(self, key: Key) -> Completion:
@@ -259,7 +258,7 @@ class Client(Generic[Key]):
                 raise type(error)(str(error))
         most = self.options.max_requests
         if most is not None and self.counts["requests"] >= most:
-            words = f"options.max_requests ({most}) is used up; the same command goes on"
+            words = f"options.max_requests ({most}) is used up; to continue, run the same command"
             raise InfrastructureError(f"{self.name}: {words}")
         self.counts["requests"] += 1
         answer = await self._send(body)
@@ -286,8 +285,7 @@ class Client(Generic[Key]):
         except httpx.TimeoutException:
             raise _Again(f"no answer within {self.options.timeout:g} s") from None
         except httpx.RequestError as error:
-            why = f"no connection, or one that broke ({type(error).__name__})"
-            raise _Again(why) from None
+            raise _Again(f"no connection, or one that broke ({type(error).__name__})") from None
         if reply.status_code != 200:
             raise self._failure(reply)
         try:
@@ -305,10 +303,7 @@ class Client(Generic[Key]):
 
     def _failure(self, reply: httpx.Response) -> Exception:
         """The exception for a reply that is not an answer."""
-        status, code, text = _complaint(reply)
-        one_line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-        text = one_line.replace(self._secret, "***")[:200]
-        words = " ".join(filter(None, (str(status), code))) + (f": {text}" if text else "")
+        words = _complaint(reply).replace(self._secret, "***")[:200]
         kind, advice = next((k, a) for p, k, a in _MEANINGS if re.search(p, words, re.IGNORECASE))
         if kind is None:
             # a delay in the header, or in one of the details of Google's errors, such as '34.5s'
@@ -331,10 +326,10 @@ class Client(Generic[Key]):
         return kind(f"{self.name}: the endpoint says {words.rstrip('.')}; {advice}")
 
 
-def _complaint(reply: httpx.Response) -> tuple[int, str, str]:
-    """(status, code, text) of a reply that is not an answer, by OpenAI's error object, by its text
-    alone, or by the fields `detail` and `message` of other servers; with the parameter where one is
-    named."""
+def _complaint(reply: httpx.Response) -> str:
+    """'STATUS CODE: TEXT', in one line, of a reply that is not an answer: of OpenAI's error object,
+    its text alone, or the fields `detail` and `message` of other servers; with the parameter where
+    one is named."""
     body: Any = None
     with suppress(ValueError, RecursionError):
         body = json.loads(reply.content)
@@ -348,7 +343,9 @@ def _complaint(reply: httpx.Response) -> tuple[int, str, str]:
         status = code if isinstance(code, int) else 502
     text, parameter = (str(problem.get(name) or "") for name in ("message", "param"))
     text += f" ({parameter})" if parameter not in text else ""
-    return status, code if isinstance(code, str) else "", text
+    words = f"{status} {code}" if code and isinstance(code, str) else str(status)
+    words += f": {text}" if text else ""
+    return " ".join("".join(c if c.isprintable() else " " for c in words).split())
 
 
 def data_url(image: bytes) -> str:

@@ -193,7 +193,7 @@ class ApiOptions(Options):
     )
     """requests are spaced so that no minute holds more"""
     max_requests: Count | None = None
-    """requests of one start at most, retries included; the same command goes on where it ended"""
+    """requests of one start at most, retries included; the same command continues after them"""
     image_tokens: int = Field(1500, ge=0)
     """tokens of one request, for `limits` before the first answer; later the most of any answer"""
     timeout: float = Field(60, ge=0.001)

@@ -9,7 +9,6 @@ exact and nothing is sampled. docs/how-to/vllm.md describes the installation and
 
 from __future__ import annotations
 
-import hashlib
 import json
 import secrets
 from collections.abc import Sequence
@@ -76,17 +75,18 @@ class VLLM(Restartable):
     def __init__(self, spec: ModelSpec, root: Path) -> None:
         self.name, options = spec.name, read(spec, VllmOptions)
         local_folder(spec, root)  # a folder that isn't there is refused before anything is loaded
-        self.server = Server(spec, root, options)
         self.processor: Any = load_processor(spec, root)
         self.template = template_of(spec)
         check_template(self.processor, self.template, spec)
         self.tokenizer: Any = self.processor.tokenizer
         optional = LETTERS.lower() + OPTION_LETTERS
         self.candidates = find_candidates(self.tokenizer, LETTERS + DIGITS, optional=optional)
+        pictured = not isinstance(self.processor, TextProcessor)
+        self.server = Server(spec, root, options, pictured)
         prompts = probe_hash(self.processor, self.template)
         self.fingerprint = identity(spec, root, accelerator(), self.server.python, prompts)
         self.key = secrets.token_hex(16)
-        self._start()
+        self.server.start(self.key)
         client = {
             "api_key_env": "VLLM_API_KEY",
             "base_url": self.server.url,
@@ -95,17 +95,13 @@ class VLLM(Restartable):
             "retries": 2,
             "backoff": 0.2,
         }
-        self.client: Client[Request] = Client(
-            ApiOptions.model_validate(client), self.name, self._body, self._read, self.key
-        )
-
-    def _start(self) -> None:
-        self.server.start(self.key, pictured=not isinstance(self.processor, TextProcessor))
+        of_server = ApiOptions.model_validate(client)
+        self.client = Client(of_server, self.name, self._body, self._read, self.key)
 
     def restart(self) -> None:
         self.client.forget()
         self.server.stop()
-        self._start()
+        self.server.start(self.key)
         self.client.options = self.client.options.model_copy(update={"base_url": self.server.url})
 
     def kill(self) -> None:
@@ -123,12 +119,12 @@ class VLLM(Restartable):
         the server, so that its encoding for one prompt is reused for the next."""
         prompt, ending, parameters = request
         text = render(self.processor, prompt, self.template)
-        content: list[dict[str, Any]] = []
-        for number, image in enumerate(prompt.images):
-            uuid = f"{prompt.image_id or hashlib.sha256(image).hexdigest()}/{number}"
-            url = {"url": data_url(image)}
-            content.append({"type": "image_url", "image_url": url, "uuid": uuid})
-        content.append({"type": "text", "text": text + ending})
+        key = prompt.image_id
+        pictures = [
+            {"type": "image_url", "image_url": {"url": data_url(image)}, "uuid": f"{key}/{n}"}
+            for n, image in enumerate(prompt.images)
+        ]
+        content = [*pictures, {"type": "text", "text": text + ending}]
         return {
             "model": self.name,
             "messages": [{"role": "user", "content": content}],
@@ -139,7 +135,7 @@ class VLLM(Restartable):
         }
 
     def _read(self, request: Request, answer: Completion) -> Completion:
-        if "logprob_token_ids" in request[2] and not (answer.tokens and answer.token_ids):
+        if "logprob_token_ids" in request[2] and not (answer.first and answer.token_ids):
             raise InfrastructureError(
                 f"{self.name}: vLLM ended a prompt with {answer.finish_reason!r} and no score"
             )
@@ -173,9 +169,11 @@ class VLLM(Restartable):
         """Work done so far, under the names of the transformers engine, from which `sdgbias plan`
         estimates the time of the next run."""
         sums = self.client.counts
-        tokens, cached = sums["prompt_tokens"], sums["cached_tokens"]
-        of_prompts = {"tokens_of_prompts": tokens, "tokens_prefilled": tokens - cached}
-        return {"requests": sums["requests"], **of_prompts}
+        return {
+            "requests": sums["requests"],
+            "tokens_of_prompts": sums["prompt_tokens"],
+            "tokens_prefilled": sums["prompt_tokens"] - sums["cached_tokens"],
+        }
 
     # ------------------------------------------------------------------
     # scores
@@ -209,7 +207,7 @@ class VLLM(Restartable):
         several = len(requests) // len(prompts)
         scores: list[dict[int, float]] = [{} for _ in prompts]
         for at, answer in enumerate(answers):
-            for token in (answer.tokens or [])[0].top_logprobs or []:
+            for token in answer.likeliest or ():
                 index = int(token.token.removeprefix("token_id:"))
                 scores[at // several][index] = -np.inf if token.logprob is None else token.logprob
         ids = self.candidates.wanted(prompts[0].candidates)

@@ -21,7 +21,7 @@ import httpx
 
 from sdgbias import exits
 from sdgbias.engines.fingerprint import accelerator, pinned
-from sdgbias.engines.options import VllmOptions
+from sdgbias.engines.options import VllmOptions, WeightOptions
 from sdgbias.engines.vllm_support import interpreter
 from sdgbias.errors import InfrastructureError, ModelError
 from sdgbias.registry.spec import ModelSpec
@@ -30,22 +30,8 @@ from sdgbias.registry.spec import ModelSpec
 _AS_IT_IS = (
     "{% for part in messages[0].content if part.type == 'text' %}{{ part.text }}{% endfor %}"
 )
-#: Settings of every server.
-_ALWAYS: Mapping[str, Any] = {
-    "load_format": "safetensors",
-    "generation_config": "vllm",
-    "seed": 0,
-    "chat_template_content_format": "openai",
-    "enable_prompt_tokens_details": True,
-    "enable_prefix_caching": True,
-    "disable_uvicorn_access_log": True,
-}
-#: Options that are settings of the same name.
-_PASSED = {
-    *("block_size", "data_parallel_size", "distributed_executor_backend"),
-    *("gpu_memory_utilization", "max_model_len", "max_num_batched_tokens", "max_num_seqs"),
-    *("pipeline_parallel_size", "quantization", "tensor_parallel_size"),
-}
+#: Options that are no settings of the same name.
+_OTHER = {*WeightOptions.model_fields, "enforce_eager", "kv_cache_gib", "python"}
 #: Longest folder in which vLLM's sockets, 37 characters long, have a path that the system takes.
 _SOCKET_ROOM = 70
 #: Seconds between two lines about a server that is still loading, and until it counts as stuck.
@@ -67,6 +53,13 @@ def settings(
         "served_model_name": spec.name,
         "dtype": spec.dtype,
         "trust_remote_code": spec.trust_remote_code,
+        "load_format": "safetensors",
+        "generation_config": "vllm",
+        "seed": 0,
+        "chat_template_content_format": "openai",
+        "enable_prompt_tokens_details": True,
+        "enable_prefix_caching": True,
+        "disable_uvicorn_access_log": True,
         "hf_overrides": head | dict.fromkeys(_language_parts(spec, source, where), head),
         # the default of 128 tokens is longer than most prompts: nothing would be reused
         "block_size": 32 if cpu else None,
@@ -82,8 +75,7 @@ def settings(
         # processors accept this keyword; the newer one, `backend`, also reaches video processors,
         # which have no Pillow version.
         chosen["mm_processor_kwargs"] = {"use_fast": False, **options.processor}
-    passed = options.model_dump(include=_PASSED, exclude_none=True, exclude_defaults=True)
-    return {**_ALWAYS, **chosen, **passed}
+    return {**chosen, **options.model_dump(exclude=_OTHER, exclude_defaults=True)}
 
 
 def _language_parts(spec: ModelSpec, source: str, where: Mapping[str, Any]) -> list[str]:
@@ -102,8 +94,10 @@ def _language_parts(spec: ModelSpec, source: str, where: Mapping[str, Any]) -> l
 class Server:
     """One server of a model. Raises InfrastructureError where no vLLM is installed."""
 
-    def __init__(self, spec: ModelSpec, root: Path, options: VllmOptions) -> None:
-        self.spec, self.root, self.options = spec, root, options
+    def __init__(
+        self, spec: ModelSpec, root: Path, options: VllmOptions, pictured: bool = True
+    ) -> None:
+        self.spec, self.settings = spec, settings(spec, root, options, pictured)
         self.python = interpreter(spec, root) or Path(sys.executable)
         self.on_hub = bool(pinned(spec, root)[2])
         self.url = ""
@@ -111,7 +105,7 @@ class Server:
         self._log = Path(self._folder.name) / "log"
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, key: str, pictured: bool, template: str = _AS_IT_IS) -> None:
+    def start(self, key: str, template: str = _AS_IT_IS) -> None:
         """Starts it and waits until it answers. ModelError for a model that vLLM can't serve,
         InfrastructureError where it ends or takes too long."""
         with socket.socket() as free:
@@ -119,10 +113,9 @@ class Server:
             port = free.getsockname()[1]
         file = Path(self._folder.name) / "template.jinja"
         file.write_text(template, encoding="utf-8")
-        chosen = settings(self.spec, self.root, self.options, pictured)
-        chosen |= {"host": "127.0.0.1", "port": port, "chat_template": str(file)}
+        address = {"host": "127.0.0.1", "port": port, "chat_template": str(file)}
         command = [str(self.python), "-P", "-m", "vllm.entrypoints.openai.api_server"]
-        for name, value in chosen.items():
+        for name, value in {**self.settings, **address}.items():
             if value is None or value is False:
                 continue
             command.append(f"--{name.replace('_', '-')}")

@@ -34,7 +34,7 @@ def url(tiny: ModelSpec) -> Iterator[str]:
         server = Server(tiny, REPOSITORY, read(tiny, VllmOptions))
     except InfrastructureError as none:
         pytest.skip(str(none))
-    server.start(KEY, True, template)
+    server.start(KEY, template)
     yield server.url
     server.stop()
 

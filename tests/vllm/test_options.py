@@ -67,5 +67,5 @@ def test_a_server_that_does_not_start_is_one_line(
     monkeypatch.setenv(vllm_support.ENV_PYTHON, str(python))
     server = Server(tiny, ROOT, read(tiny, VllmOptions))
     with refusal():
-        server.start("key", pictured=True)
+        server.start("key")
     assert server.ended
