@@ -21,6 +21,8 @@ WORKERS := --dist loadfile --no-loadscope-reorder --ignore=tests/vllm/test_api.p
 TIER ?= not slow and not long
 PROCESSES ?= 3
 test test-slow test-all: export OMP_NUM_THREADS = 1
+# numba, given more, gives torch more, too: threads that wait for each other by spinning
+test test-slow test-all: export NUMBA_NUM_THREADS = 1
 # pytest keeps the test modules with their rewritten assertions, half the time that a process takes to collect them
 test test-slow test-all: export PYTHONDONTWRITEBYTECODE =
 # mypy, a minute of one core in a fresh clone, runs beside the tests
@@ -50,7 +52,7 @@ test-all: .venv/installed-dev
 # journeys of minutes, whose parts quicker tests show: the demo from a bare clone, a second machine, two pools of workers, vLLM beside transformers
 test-long: export PYTHONDONTWRITEBYTECODE =
 test-long: .venv/installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m long
+	OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/pytest -m long
 
 # the reference of all commands and options, from the commands themselves; tables of registry options, from the engines
 docs: .venv/installed-dev

@@ -2,13 +2,14 @@
 Qwen2.5-VL-7B or InternVL3-8B with random weights.
 
     python -m bench.gpu_evaluate [--shape llava] [--benchmark data/benchmark] [--folder FOLDER]
-        [--tiny] [-- options of sdgbias evaluate]
+        [--profile FILE] [--tiny] [-- options of sdgbias evaluate]
 
 The model is written as a hub repository's files (15 to 16 GB; FOLDER, else the roomier of /dev/shm
 and the temporary folder) with a tokenizer made of the benchmark's prompts. `evaluate FOLDER` then
 probes it (alone, in a batch, shuffled, behind a shared beginning), scores the benchmark, tunes
 CADE and publishes. Printed: what `evaluate` prints, its seconds, and the run's own figures
-(prompts, tokens, seconds of the engine, failed prompts). --tiny: small shapes on a CPU.
+(prompts, tokens, seconds of the engine, failed prompts). --profile: where the main thread's time
+goes, for `python -m pstats FILE`. --tiny: small shapes on a CPU.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ def main(given: list[str] | None = None) -> None:
     parser.add_argument("--shape", choices=list(SHAPES), default="llava")
     parser.add_argument("--benchmark", type=Path, default=Path("data/benchmark"))
     parser.add_argument("--folder", type=Path, help="kept; default: a temporary one")
+    parser.add_argument("--profile", help="file of cProfile's figures")
     parser.add_argument("--tiny", action="store_true")
     args, options = parser.parse_known_args(given)
     with tempfile.TemporaryDirectory(dir=roomiest()) as temporary:
@@ -72,7 +74,8 @@ def main(given: list[str] | None = None) -> None:
         if not (model / "config.json").exists():
             write_model(args.shape, args.benchmark, model, args.tiny)
         print(f"written: {time.perf_counter() - began:.1f} s", flush=True)
-        command = [sys.executable, "-m", "sdgbias.cli", "evaluate", str(model)]
+        profiled = ["-m", "cProfile", "-o", args.profile] if args.profile else []
+        command = [sys.executable, *profiled, "-m", "sdgbias.cli", "evaluate", str(model)]
         command += ["--benchmark", str(args.benchmark), "--results", str(results)]
         began = time.perf_counter()
         code = subprocess.run([*command, *[o for o in options if o != "--"]]).returncode

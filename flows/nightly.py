@@ -84,10 +84,26 @@ def settings_of(*groups: str) -> dict[str, str]:
     return {name: GIVEN.get(name, value) for name, value in settings.items()}
 
 
+def unwritable(error: OSError) -> InfrastructureError:
+    why = f"{error.filename}: {error.strerror}"
+    return InfrastructureError(f"{why}; choose another folder: --results")
+
+
+def home_of(night: NightOptions) -> Path:
+    """The folder of Prefect's files beside the results file; it is made. Raises
+    InfrastructureError."""
+    home = (night.results.parent / ".prefect").absolute()
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(error) from None
+    return home
+
+
 @takes_night_options()
 def one_night(**options: Any) -> None:
     """Run one night now; with `serve` before the options, every night."""
-    log = parse(**options).results.parent / ".prefect" / "server.log"
+    log = home_of(parse(**options)) / "server.log"
     below = progress.ADDRESS in os.environ  # the models and steps write to its line themselves
     with ExitStack() as started:
         with progress.shown("nightly"):
@@ -119,16 +135,12 @@ def serve(
     night = parse(**options)
     # before anything starts: a wrong option is an error of this command
     following = schedule.next_due(night.cron, night.zone, datetime.now(UTC))
-    home = (night.results.parent / ".prefect").absolute()
-
-    def unwritable(error: OSError) -> SdgbiasError:
-        return InfrastructureError(f"{home}: {error.strerror}; choose another folder: --results")
+    home = home_of(night)
 
     def busy(holder: str) -> SdgbiasError:
         return InfrastructureError(f"the nights of {home} are served already, by {holder}")
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    home.mkdir(parents=True, exist_ok=True)
     lock = locks.only_one(home / "lock", unwritable, busy, f"process {os.getpid()}")
     with lock, ExitStack() as started, suppress(KeyboardInterrupt):
         process.sweep()

@@ -113,6 +113,8 @@ def read_suite(folder: Path) -> tuple[SuiteFile, dict[Place, tuple[int, str]]]:
     if not (folder / FILE).is_file():
         others = [f"; rename {path.name}" for path in sorted(folder.glob("*.y*ml"))]
         where = f"not in {folder}; write it there, beside the table of items{''.join(others[:1])}"
+        if not folder.is_dir():
+            raise FolderFaults(folder, [Fault(FILE, 0, f"no folder {folder}; name one")])
         raise FolderFaults(folder, [Fault(FILE, 0, f"{where} (docs: own questions)")])
     try:
         text = files.read_small(files.confine(folder, FILE))

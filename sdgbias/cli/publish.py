@@ -70,7 +70,11 @@ def publish(
     with store.held_open(results) if wanted != ("dataset",) else nullcontext():
         planned = door.plan(results, benchmark, wanted, run, dataset)
         written = door.write(planned.files, write) if write else None
-        sizes = written if written is not None else [(f.path, f.size()) for f in planned.files]
+        sizes = (
+            written
+            if written is not None
+            else [(f.path, f.estimate or len(f.content())) for f in planned.files]
+        )
     sent = door.upload(write / DATASET, upload) if write and upload else ""
     if as_json:
         print_json(

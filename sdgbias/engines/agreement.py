@@ -141,12 +141,15 @@ def rounding(
     """Largest difference in log-probability between the scores of N prompts, each ``alone`` (scored
     here if None), and those by other kernels of attention. They differ by the order of their sums
     and nothing else: no padding, neighbour or cache is in them. None where the engine has no other
-    kernels."""
+    kernels, or the model can't run on them."""
     order = range(len(prompts))
     with engine.other_attention() as differs:
         if not differs:
             return None
-        other = score(engine, prompts, order, 1).scores
+        try:  # plain attention keeps whole matrices, which may not fit
+            other = score(engine, prompts, order, 1).scores
+        except (ModelError, OutOfMemory):
+            return None
     alone = alone or score(engine, prompts, order, 1).scores
     return float(np.nan_to_num(compare("", prompts, alone, other, 0.0)["logp_max"]))
 

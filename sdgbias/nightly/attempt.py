@@ -180,8 +180,9 @@ def attempt(
         progress.TASK: job.name,
         **({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu, gpus.HELD: "1"}),
     }
-    if job.threads and "OMP_NUM_THREADS" not in os.environ:
-        environment["OMP_NUM_THREADS"] = str(job.threads)
+    if job.threads:  # numba takes every core otherwise, and gives them to torch, too
+        limits = {"OMP_NUM_THREADS", "NUMBA_NUM_THREADS"} - set(os.environ)
+        environment |= dict.fromkeys(limits, str(job.threads))
     stages: dict[str, tuple[progress.Record, progress.Record]] = {}
 
     def look_at_it() -> str:

@@ -123,6 +123,8 @@ def parse(**given: object) -> NightOptions:
 
     options = formats.parse(given, NightOptions, "options of the night", UsageError)
     schedule.zone(options.zone)
+    if options.night is not None:
+        schedule.checked(options.night)
     when = options.scheduled_for
     try:
         valid = when is None or datetime.fromisoformat(when).tzinfo is not None

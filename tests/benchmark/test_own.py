@@ -90,7 +90,7 @@ def test_every_fault_of_suite_yaml_is_listed_before_the_table_is_read(tmp_path: 
     assert [f.split(":")[1] for f in faults(write(tmp_path, wrong, table="no table"))] == ["1", "7"]
     (tmp_path / "suite.yaml").rename(tmp_path / "suite.yml")
     assert "rename suite.yml" in faults(tmp_path)[0]
-    assert f"not in {tmp_path / 'none'}" in faults(tmp_path / "none")[0]
+    assert f"no folder {tmp_path / 'none'}; name one" in faults(tmp_path / "none")[0]
 
 
 def test_the_schema_for_editors_takes_what_the_reader_takes() -> None:

@@ -39,7 +39,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gpt2": {**_SIZE, "n_embd": 64, "n_head": 2, "n_layer": 2, "n_positions": 4096},
     "bloom": {**_SIZE, "n_head": 2, "n_layer": 2},
 }
-_WINDOW = {"sliding_window": 110}
+_WINDOW = {"sliding_window": 60}
 #: What else an engine has to get right: soft caps and scales behind the head, a head with a bias,
 #: layers that see a window of the prompt, states of recurrent and convolutional layers, experts.
 MORE: dict[str, dict[str, Any]] = {

@@ -13,7 +13,7 @@ import torch
 
 from sdgbias.engines.agreement import TOLERANCES, compare, log_shares
 from sdgbias.engines.hf.engine import HuggingFace
-from sdgbias.engines.hf.load import keep_precise
+from sdgbias.engines.hf.load import attention, keep_precise
 from sdgbias.errors import NonFiniteLogits
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.types import LETTERS, Prompt
@@ -121,3 +121,16 @@ def test_one_token_that_overflows_leaves_no_score_and_no_answer(folder: Path, va
     for engine.share_prefix in (True, False):
         with pytest.raises(NonFiniteLogits):
             engine.generate([prompt], ["", "1"], 4)
+
+
+def test_plain_attention_is_set_in_every_part_and_taken_back(folder: Path) -> None:
+    engine = load(folder)
+    engine.model.get_output_embeddings().config = 0.5  # Idefics' parts keep numbers there
+    before = attention(engine.model.config)
+    with engine.other_attention() as differs:
+        assert differs and set(attention(engine.model.config).split()) == {
+            "eager",
+            "text_config:eager",
+            "vision_config:eager",
+        }
+    assert attention(engine.model.config) == before != "eager"

@@ -29,7 +29,7 @@ PROMPTS = [prompt for prompt in four_views() if not prompt.images]
 SHORT = [Prompt(f"How high?\n{c}A. low; B. high", "AB") for c in ("", "asset=1\n", "asset=2\n")]
 SHORT += [Prompt("How many years?", DIGITS), Prompt("How many years of school?", DIGITS)]
 _PLACE = "The place lies in a valley, far from the next town, and its people draw water from wells"
-LONG = [Prompt(f"{_PLACE}. {_PLACE}. {p.text}", p.candidates) for p in SHORT]
+LONG = [Prompt(f"{_PLACE}. {p.text}", p.candidates) for p in SHORT]
 
 
 def entry(folder: Path, **options: Any) -> ModelSpec:

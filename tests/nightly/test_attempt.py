@@ -60,7 +60,9 @@ def test_given_want_of_memory_then_the_batch_is_halved(tmp_path: Path) -> None:
 def test_given_secrets_and_gpus_then_a_model_sees_its_gpu_and_no_secret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    threads = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
+    for name in threads:
+        monkeypatch.delenv(name, raising=False)
     for name in SECRETS:
         monkeypatch.setenv(name, "https://chat.example/secret")
     monkeypatch.setenv("HF_TOKEN", "seen")
@@ -68,11 +70,11 @@ def test_given_secrets_and_gpus_then_a_model_sees_its_gpu_and_no_secret(
     s = settings(tmp_path, "m", webhook_env="NIGHT_CHAT", policy=tmp_path / "team.yaml")
     night = plan.tonight(s, NOW)
     [one] = night.jobs
-    seen = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "SDGBIAS_REGISTRY", "HF_TOKEN")
+    seen = ("CUDA_VISIBLE_DEVICES", *threads, "SDGBIAS_REGISTRY", "HF_TOKEN")
     code = f"assert not set(os.environ) & {set(SECRETS)!r}, 'leak'; tell(run_id=' '.join("
     code += f"os.environ[name] for name in {seen!r}))"
     outcome = attempt.attempt(replace(one, threads=2), s.results, gpu="3", argv=stub(code))
-    assert outcome.run_id == f"3 2 {tmp_path} seen"
+    assert outcome.run_id == f"3 2 2 {tmp_path} seen"
     assert plan.load(s.results, one.night).jobs == (one,), "as a worker in another pool has it"
     assert one.withheld == ("NIGHT_CHAT", "TEAM_ROOM")
     assert "chat.example" not in (night.folder / "plan.json").read_text()

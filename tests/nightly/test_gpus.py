@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from sdgbias.cli import night
 from sdgbias.cli.models import models_app
 from sdgbias.errors import Busy, InfrastructureError
-from sdgbias.nightly import attempt, gpus, watch
+from sdgbias.nightly import attempt, gpus, watch, watch_rules
 from sdgbias.nightly import run as nights
 from sdgbias.nightly import steps as finish
 from sdgbias.nightly.gpus import GpuHost
@@ -301,7 +301,8 @@ def test_given_gpus_that_others_hold_then_who_asks_a_model_keeps_off_them(
         for words in (["enable", "m"], ["enable", "m", "--dry-run"], ["parity", "m"]):
             error = CliRunner().invoke(models_app, words).exception
             assert isinstance(error, Busy) and "m takes 1 of the 8 GPUs here" in str(error), words
-        assert watch._ask("m", 6, False, 600.0)[0] is None, "it waits for the next look"
+        rules = watch_rules.Rules(probe=watch_rules.Probe(questions=6, minutes=10))
+        assert watch._ask("m", rules)[0] == watch.WAITING, "for the next look"
     visible: list[str] = []
 
     def probe(*_: object, **__: object) -> admission.Verdict:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -101,17 +100,38 @@ def test_given_a_flow_by_hand_then_prefect_has_its_defaults_and_those_that_are_s
     assert done.stdout.splitlines() == ["300 False ERROR"]
 
 
-def test_given_a_command_above_then_its_line_says_that_prefect_starts() -> None:
+def test_given_a_command_above_then_its_line_says_that_prefect_starts(tmp_path: Path) -> None:
     """`sdgbias demo` was silent from its step to the first model's start."""
-    command = [sys.executable, "-m", "flows.nightly"]
-    with socket.create_server(("127.0.0.1", 0)) as silent, progress.listening():  # it never answers
-        address = f"http://127.0.0.1:{silent.getsockname()[1]}/api"
-        env = {**os.environ, "PREFECT_API_URL": address}
+    results = f"--results={tmp_path / 'results' / 'r.duckdb'}"
+    command = [sys.executable, "-m", "flows.nightly", "--night=2026-11-21T0130", results]
+    with progress.listening():
+        env = {**os.environ, "PREFECT_HOME": str(tmp_path)}  # a new database takes seconds
         flow = subprocess.Popen(command, cwd=REPOSITORY, env=env)
+        lines = {"starting Prefect", "waiting for Prefect's server"}
         try:
-            shown = lambda: "starting Prefect" in [one.what for one in progress.records()]  # noqa: E731
+            shown = lambda: lines & {one.what for one in progress.records()}  # noqa: E731
             wait_for("its line", lambda: flow.poll() is not None or shown())
             assert flow.poll() is None
         finally:
             flow.kill()
             flow.wait()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "why"),
+    [
+        ("--results={}/r.duckdb", 8, "Not a directory; choose another folder: --results"),
+        ("serve --results={}/r.duckdb", 8, "Not a directory; choose another folder: --results"),
+        ("--night=x", 2, "night 'x'; valid: the wall clock of its start"),
+    ],
+)
+def test_given_a_wrong_option_then_nothing_starts_and_one_line_says_why(
+    tmp_path: Path, words: str, code: int, why: str
+) -> None:
+    """A folder that can't be made gave a traceback; a wrong name was refused by the night."""
+    (tmp_path / "file").touch()
+    command = [sys.executable, "-m", "flows.nightly", *words.format(tmp_path / "file").split()]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert done.stderr.startswith("error: ") and why in done.stderr
+    assert len(done.stderr.splitlines()) == 1 and done.stdout == ""

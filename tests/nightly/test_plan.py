@@ -209,5 +209,5 @@ def test_given_a_plan_or_a_look_at_the_hub_then_no_model_library_is_loaded(tmp_p
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
     first, nothing, watched, why, refused = done.stdout.splitlines()[-5:]
     assert "m                        sdg    will be scored (cpu)" in done.stdout
-    assert (nothing, watched) == ("nothing to watch: no pinned hub models, no owners", "0")
+    assert (nothing, watched) == ("nothing new", "0")
     assert first == "0" and "no config.json" in why and refused == "8"

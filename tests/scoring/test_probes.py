@@ -19,6 +19,7 @@ from sdgbias.errors import (
     InfrastructureError,
     InputError,
     ModelError,
+    OutOfMemory,
     RegistryError,
     StoreError,
     UsageError,
@@ -344,12 +345,22 @@ class Rounds(Engine):
         return replace(batch, logits=batch.logits + np.float32([0, self.moved]))
 
 
+class NoRoom(Rounds):
+    """Its other kernels need more memory than there is."""
+
+    def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
+        if self.moved:
+            raise OutOfMemory("out of memory: tried to allocate")
+        return super().candidate_scores(prompts)
+
+
 @pytest.mark.parametrize(
     ("dtype", "engine", "tolerance"),
     [
         ("float32", Engine(), 1e-3),
         ("bfloat16", Rounds(0.0), 5e-2),
         ("bfloat16", Engine(), 0.25),  # an engine that can't show its rounding
+        ("bfloat16", NoRoom(0.2), 0.25),
     ],
 )
 def test_the_tolerance_is_that_of_the_dtype(

@@ -34,6 +34,7 @@ from transformers import (
     AutoModelForMultimodalLM,
     AutoProcessor,
     GenerationConfig,
+    PreTrainedConfig,
     PreTrainedTokenizerBase,
 )
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
@@ -299,7 +300,8 @@ def attention(config: Any) -> str:
 def plain_attention(model: torch.nn.Module) -> Iterator[bool]:
     """Inside, attention is plain matrix products in place of the kernels that the model selected;
     False where it is so already."""
-    parts: list[Any] = [part.config for part in model.modules() if hasattr(part, "config")]
+    configs = (getattr(part, "config", None) for part in model.modules())
+    parts: list[Any] = [c for c in configs if isinstance(c, PreTrainedConfig)]
     selected = [getattr(part, "_attn_implementation", None) for part in parts]
     try:
         for part in parts:
