@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from sdgbias import store, wording
+from sdgbias import store
 from sdgbias.analysis import night_text
 from sdgbias.errors import InfrastructureError, StoreError, first_line
 from sdgbias.files import json_object, write_json
@@ -23,18 +23,26 @@ from sdgbias.types import FACET, SDG
 TITLE = "sdgbias: models night by night"
 #: In the W&B folder: 'SERVER ENTITY/PROJECT[ draft]' -> id of the Report that is there.
 REPORTS = "reports.json"
-#: Suite -> metrics of the history that are drawn over nights; of own questions the first two.
+#: Of suites of own questions: metric of the history that is drawn over nights -> title.
+OWN_PLOTS = {
+    "mcq/all/full/accuracy": "Accuracy of the Full view",
+    "mcq/all/cade/accuracy_gain": "CADE: gain in accuracy",
+}
+#: The same of the packaged suites.
 PLOTS = {
-    SDG: (
-        *("mcq/all/full/accuracy", "mcq/all/cade/accuracy_gain"),
-        *("mcq/all/q_only/share_optimistic", "mcq/all/q_only/share_pessimistic"),
-        "regression/all/full/mae",
-    ),
-    FACET: tuple(
-        f"{asked}/full/{attribute}-{one}-{other}/all-52/disparity"
+    SDG: OWN_PLOTS
+    | {
+        "mcq/all/q_only/share_optimistic": "Optimistic answers without evidence",
+        "mcq/all/q_only/share_pessimistic": "Pessimistic answers without evidence",
+        "regression/all/full/mae": "Mean absolute error of the Full view",
+    },
+    FACET: {
+        f"{asked}/full/{attribute}-{one}-{other}/all-52/disparity": (
+            f"Recall of {one} minus {other}, prompt {asked[-2:]}"
+        )
         for asked in ("direct/p1", "choice/p2")
         for attribute, (one, other) in PAIRS.items()
-    ),
+    },
 }
 _RUN = ("model", "suite", "provenance", "benchmark_id", "n_scored", "n_failed", "run_id")
 
@@ -93,14 +101,14 @@ def blocks(results: Path, entity: str, project: str) -> list[Any]:
         )
         panels = [
             wr.LinePlot(
-                title=f"{wording.title(metric.split('/')[-1])}: {metric}",
+                title=title,
                 x=log.NIGHT_YEAR,
                 y=[metric],
                 groupby=wr.Config(name="model"),
                 title_x="night (decimal year)",
                 layout=wr.Layout(x=12 * (at % 2), y=8 * (at // 2), w=12, h=8),
             )
-            for at, metric in enumerate(PLOTS.get(suite, PLOTS[SDG][:2]))
+            for at, (metric, title) in enumerate(PLOTS.get(suite, OWN_PLOTS).items())
         ]
         parts.append(wr.PanelGrid(runsets=[runset], panels=panels))
     return parts
