@@ -24,7 +24,7 @@ import pandas as pd
 
 from bench import measure, summary
 from bench.views import benchmark, through_harness
-from sdgbias.engines.api.engine import Api
+from sdgbias.engines.api import Api
 from sdgbias.engines.hf.engine import HuggingFace
 from sdgbias.raw.images.shards import ImageReader
 from sdgbias.registry import entries

@@ -24,16 +24,18 @@ from tests.builders.refusals import Refusal, refusal_of
 LONGEST = ["serve", "readme_tour", "flows", "nights", "bad_raw", "own_suite", "dvc", "demo"]
 #: Tests that drive whole commands belong to the slow tier, but for these.
 QUICK = ["commands", "models_lifecycle", "refusals"]
-#: Files elsewhere that take five seconds of CPU or more, of what a journey passes through as well.
+#: Files elsewhere that take five seconds of CPU or more, of what a journey passes through as well,
+#: or that import torch, three seconds of each process.
 SLOW = {
     "analysis": "baselines paper_fairness",
     "benchmark": "card items quality quality_defects quality_page release review",
-    "engines": "head numbers refusals templates text_only zero_shot",
+    "engines": "ahead fingerprint head numbers prompting refusals templates text_only zero_shot",
     "nightly": "pages records regression run scenarios",
     "raw": "check images_build",
     "report": "build fairness layout pages wandb_log",
     "scoring": "cost evaluate probes",
     "spec": "backends families gpu_views text_only",
+    "vllm": "api engine language_models options",
 }
 
 for name, value in {

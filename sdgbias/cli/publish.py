@@ -21,6 +21,7 @@ from sdgbias.cli.options import (
     print_json,
 )
 from sdgbias.errors import InfrastructureError, UsageError
+from sdgbias.files import write_atomically
 from sdgbias.progress import update
 
 if TYPE_CHECKING:
@@ -70,7 +71,11 @@ def publish(
     with store.held_open(results) if wanted != ("dataset",) else nullcontext():
         planned = door.plan(results, benchmark, wanted, run, dataset)
         written = door.write(planned.files, write) if write else None
-        sizes = written if written is not None else [(f.path, f.size()) for f in planned.files]
+        sizes = (
+            written
+            if written is not None
+            else [(f.path, f.estimate or len(f.content())) for f in planned.files]
+        )
     sent = door.upload(write / DATASET, upload) if write and upload else ""
     if as_json:
         print_json(
@@ -194,7 +199,8 @@ def report(
     from sdgbias.report.wandb import team_report
 
     if out is not None:
-        typer.echo(f"wrote {team_report.write_markdown(results, out)}")
+        write_atomically(out, team_report.markdown(results), "choose another --out")
+        typer.echo(f"wrote {out}")
         return
     target = folder or results.parent / "wandb"
     address = team_report.publish(results, entity, project, target, draft=draft)

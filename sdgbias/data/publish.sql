@@ -1,10 +1,20 @@
 -- What `sdgbias publish` reads of a run ($run).
 
+-- name: run
+-- config has the registry entry as it was when the run was made (early versions: none). model_id: OWNER/NAME on the hub; sdgbias/NAME for
+-- embedded models and local folders, whose paths stay on this machine.
+SELECT *, concat_ws('/', 'sdgbias', model_id, finished) AS evaluation_id FROM (
+SELECT * EXCLUDE (config, title), coalesce(nullif(title, ''), model) AS title, config->>'$.spec.licence' AS model_licence,
+       coalesce(config->>'$.sdgbias', 'unknown') AS version, epoch(finished_at)::BIGINT::VARCHAR AS finished,
+       strftime(finished_at, '%Y-%m-%dT%H:%M:%S+00:00') AS finished_date,
+       if(regexp_full_match(config->>'$.spec.repo', '[^/:]+/[^/:]+'), config->>'$.spec.repo', 'sdgbias/' || model) AS model_id
+FROM runs WHERE run_id = ? AND finished_at IS NOT NULL)
+
 -- name: numbers
--- part: in the suite on people the groups compared and the classes pooled, '' elsewhere.
+-- An interval is NULL where there are too few clusters for one, or no variation between them. part: in the suite on people the groups compared and the classes pooled, '' elsewhere.
 SELECT task, test, method, metric,
        concat_ws(', ', if(attribute = '', NULL, pillar_of(attribute, "group", other)), if($people, x::INT || ' classes', NULL)) AS part,
-       "value", n, low, high
+       "value", n, if(isnan(low), NULL, low) AS ci_low, if(isnan(high), NULL, high) AS ci_high, clusters
 FROM numbers
 WHERE run_id = $run AND study = 'headline' AND "value" IS NOT NULL AND NOT isnan("value") AND indicator = 'all'
       AND (attribute = '' OR $people)
@@ -24,7 +34,7 @@ WITH answers AS (
     JOIN items i ON i.benchmark_id = $benchmark AND i.task = p.task AND i.item_id = p.item_id
     JOIN read_parquet($prompts) q ON q.task = p.task AND q.item_id = p.item_id AND q.test = p.test
     WHERE p.run_id = $run AND p.split = 'test' AND p.method IN ('full', 'full_generated', 'cade')
-          AND p.correct IS NOT NULL AND NOT (p.task = 'mcq' AND list_contains($withheld, p.item_id))
+          AND p.correct IS NOT NULL AND NOT (p.task = 'mcq' AND list_contains($withheld::BIGINT[], p.item_id))
 )
 SELECT to_json({
     schema_version: $schema, evaluation_id: $evaluation, model_id: $model, evaluation_name: evaluation, evaluation_result_id: result,

@@ -4,7 +4,7 @@ Engines score prompts. Only this package imports torch or transformers.
 
 * hf: transformers, in this process
 * vllm, vllm_server, vllm_support: vLLM, as a server that is started here
-* api, requests: endpoints that speak the OpenAI format, and their requests in flight
+* api, client: endpoints that speak the OpenAI format, and the client of them and of that server
 * planted, planted_people: no weights, known biases
 * agreement, fingerprint: two ways of scoring compared, and what scores depend on
 * options, hub_errors, torchvision_ops: options of entries, errors told apart, an import mended
@@ -31,7 +31,7 @@ from sdgbias.types import Generated, Prompt, ScoreBatch
 #: Backend -> the module of this package that has its class, imported where it is needed, and the
 #: class. A text encoder of the registry reads answers instead (hf/zero_shot.py).
 _CLASSES = {
-    "api": ("api.engine", "Api"),
+    "api": ("api", "Api"),
     "clip-zero-shot": ("hf.zero_shot", "ClipZeroShot"),
     "hf": ("hf.engine", "HuggingFace"),
     "planted": ("planted", "Planted"),

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from importlib.metadata import PackageNotFoundError, version
+import sys
+from importlib.metadata import Distribution, PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,19 @@ def installed(*names: str) -> str:
         except PackageNotFoundError:
             continue
     return "none"
+
+
+def versions(python: Path | None, *libraries: str) -> dict[str, str]:
+    """Library -> its version, without the build (`+cpu`), of those that are installed in the
+    environment of an interpreter (None: this one)."""
+    path = sys.path
+    if python not in (None, Path(sys.executable)):
+        path = [str(p) for p in python.parent.parent.glob("lib/python*/site-packages")]
+    versions: dict[str, str] = {}
+    for library in libraries:
+        for one in Distribution.discover(name=library, path=path):
+            versions.setdefault(library, one.version.split("+")[0])
+    return versions
 
 
 def fingerprint(spec: ModelSpec, root: Path, engine: str, *more: str) -> str:

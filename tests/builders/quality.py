@@ -20,7 +20,7 @@ from sdgbias.benchmark.people import build_people
 from sdgbias.benchmark.quality.evaluate import TableVerdict
 from sdgbias.benchmark.quality.rules import FILES, QualityRule, load_rules, read_sql
 from sdgbias.benchmark.quality.stored import stored_facts
-from sdgbias.benchmark.quality.validation import validate
+from sdgbias.benchmark.quality.validation import open_context, validate
 from sdgbias.raw.images import shards
 from sdgbias.raw.synthetic.schematic_people import write_people_sample
 from sdgbias.types import TESTS, Task
@@ -121,7 +121,7 @@ def check(
         frame = stored_facts(folder, frame)
     verdict = quality.check(table, frame, suites, tables, split)
     if both:
-        judged, _ = validate(load_rules(table, suites), verdict, list(frame))
+        judged, _ = validate(open_context(), load_rules(table, suites), verdict, list(frame))
         assert (judged.findings, judged.counts) == (verdict.findings, verdict.counts)
     return verdict
 

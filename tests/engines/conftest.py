@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sdgbias.engines.api.engine import Api
+from sdgbias.engines.api import Api
 from tests.builders.endpoint import KEY, Server, spec
 
 

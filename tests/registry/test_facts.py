@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from sdgbias.engines.hf.load import load_model
 from sdgbias.errors import ModelError, RegistryError
 from sdgbias.registry.propose import propose
 from sdgbias.registry.spec import ModelSpec
@@ -42,6 +41,8 @@ def test_an_adapter_beside_the_model_is_refused(place: str, root: Path) -> None:
     (folder / place).write_text("{}", encoding="utf-8")
     with pytest.raises(RegistryError, match=words):
         propose(f"path:{folder}", root, SMALL)
+    from sdgbias.engines.hf.load import load_model  # torch: three seconds of each process
+
     spec = ModelSpec("m", "M", "hf", f"path:{folder}", "local", "candidate")
     with pytest.raises(ModelError, match=f"m: .*{words}"):
         load_model(spec, root)

@@ -15,7 +15,6 @@ from sdgbias.cli.models import models_app
 from sdgbias.errors import EnginesDisagree, InfrastructureError, ModelError, UsageError
 from sdgbias.registry import entries
 from sdgbias.scoring import admission, parity
-from tests.builders.families import write_small
 from tests.builders.hub_repositories import BIG, VLM, saved
 
 APP = typer.Typer()
@@ -64,8 +63,14 @@ def test_a_model_is_registered_as_enabled_only_when_its_probes_pass(
     assert (entry.state, entry.reason) == (state, reason)
 
 
+def write_llava(folder: Path) -> None:
+    from tests.builders.families import write_small  # torch: three seconds of each process
+
+    write_small(folder, "llava")
+
+
 def test_a_candidate_is_not_probed_but_its_processor_is_loaded(commands: Path) -> None:
-    write_small(commands / "real", "llava")
+    write_llava(commands / "real")
     shy = run("register-model local:real --name shy --candidate")
     assert "not probed: --candidate; its processor loads (LlavaProcessor)" in shy.output
     assert "models enable shy" in entries.load(commands, "shy").reason
@@ -99,7 +104,7 @@ def test_a_person_is_asked_before_it_is_written(
 ) -> None:
     terminal = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
     monkeypatch.setattr("sdgbias.cli.options.sys", terminal)
-    write_small(commands / "real", "llava")
+    write_llava(commands / "real")
     words = "register-model local:real --candidate"
     entry, question = commands / "registry/models/real.yaml", "Write registry/models/real"
 

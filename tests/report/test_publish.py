@@ -6,7 +6,6 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pandas as pd
@@ -14,8 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from sdgbias import store
-from sdgbias.errors import InfrastructureError, InputError, StoreError, UsageError
+from sdgbias import store, wording
+from sdgbias.errors import InfrastructureError, SdgbiasError, StoreError, UsageError
+from sdgbias.methods.stats import Estimate
 from sdgbias.raw.images.shards import ImageReader
 from sdgbias.report import publish
 from sdgbias.report.publish import Publication, PublishedFile, plan
@@ -26,7 +26,6 @@ from tests.builders.results import publish_fake
 
 SCHEMAS = Path(__file__).parents[1] / "schemas"
 FORMATS = ("model-card", "dataset", "every-eval-ever")
-Row = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
@@ -46,15 +45,6 @@ def validated(name: str) -> Callable[[object], None]:
     return jsonschema.validators.validator_for(schema)(schema).validate
 
 
-def one(folder: Path, pattern: str) -> Path:
-    [found] = folder.glob(pattern)
-    return found
-
-
-def lines(path: Path) -> list[Row]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
 def stored(results: Path, where: str = "true") -> pd.DataFrame:
     return store.query(results, f"FROM metrics WHERE run_id = 'r1' AND {where} ORDER BY ALL")
 
@@ -63,9 +53,10 @@ def stored(results: Path, where: str = "true") -> pd.DataFrame:
 
 
 def test_every_eval_ever_records_follow_its_schemas(folder: Path, results: Path) -> None:
-    path = one(folder, "every_eval_ever/data/sdgbias/demo/tiny/*.json")
+    [path] = folder.glob("every_eval_ever/data/sdgbias/demo/tiny/*.json")
     samples = path.with_name(f"{path.stem}_samples.jsonl")
-    record, rows = json.loads(path.read_text()), lines(samples)
+    record = json.loads(path.read_text())
+    rows = [json.loads(line) for line in samples.read_text(encoding="utf-8").splitlines()]
     validated("every_eval_ever")(record)
     for row in rows:
         validated("every_eval_ever_instance")(row)
@@ -80,6 +71,7 @@ def test_every_eval_ever_records_follow_its_schemas(folder: Path, results: Path)
         assert by_id[name]["score"] == pytest.approx(share)
         assert by_id[name]["uncertainty"]["num_samples"] == counted.count()[name]
     assert len(by_id) == len(stored(results, "metric <> 'share_optimistic'"))
+    assert "clustered by place" in json.dumps(by_id)
     row = stored(results, "task = 'mcq' AND test = 'T1' AND method = 'full'").iloc[0]
     interval = by_id["r1/mcq/T1/full/accuracy"]["uncertainty"]["confidence_interval"]
     assert (interval["lower"], interval["upper"]) == (row["ci_low"], row["ci_high"])
@@ -104,7 +96,8 @@ def test_the_hub_reads_the_metadata_of_a_model_card(folder: Path, results: Path)
     }
     pooled = stored(results, "task = 'mcq' AND test = 'all' AND method = 'cade'").iloc[0]
     [cade] = [e for e in entries if e.task_id == "mcq_cade"]
-    assert cade.value == pooled["value"] and f"n = {pooled['n']}, 95 % CI" in cade.notes
+    assert cade.value == pooled["value"]
+    assert str(wording.written(Estimate.of_row(pooled))) in cade.notes
 
 
 def test_one_card_has_every_suite_of_its_model(small_benchmark: Path, tmp_path: Path) -> None:
@@ -186,38 +179,49 @@ def test_questions_of_narrow_sources_are_withheld_everywhere(
         if path.suffix == ".parquet":
             assert not ids & set(map(str, pq.read_table(path)["item_id"].to_pylist()))
     card = (tmp_path / "out/dataset/README.md").read_text()
-    assert f"- {len(narrow[narrow['source'].str.startswith('ihme')]):,} questions from" in card
+    assert all(f"\n- {line}\n" in card for line in held)
+
+
+def contents(found: Publication) -> dict[str, bytes]:
+    """Path -> bytes of the files that a dry run makes."""
+    return {file.path: file.content() for file in found.files if not file.estimate}
 
 
 def test_answers_stay_where_their_benchmark_is_not(
     results: Path, small_benchmark: Path, tmp_path: Path
 ) -> None:
-    def without_samples(found: Publication) -> bool:
-        return not any("samples" in file.path for file in found.files)
-
-    absent = plan(results, tmp_path / "none", FORMATS, None, "")
-    assert without_samples(absent)
-    assert any("name it with --benchmark" in line for line in absent.withheld)
+    """Neither without a benchmark nor with another one; the record, which is passed on, says so
+    without a path."""
     other = publish_fake(tmp_path / "fake.duckdb")
-    newest = store.latest_runs(other)
-    found = plan(other, small_benchmark, FORMATS[2:], newest, "")
-    assert without_samples(found) and any("asked on benchmark" in w for w in found.withheld)
-    record = next(f for f in found.files if f.path.startswith("every_eval_ever/"))
-    validated("every_eval_ever")(json.loads(b"".join(record.chunks())))
+    for file, benchmark, runs in (
+        (results, tmp_path / "none", None),
+        (other, small_benchmark, store.latest_runs(other)),
+    ):
+        found = plan(file, benchmark, FORMATS[2:], runs, "")
+        for record in map(json.loads, contents(found).values()):
+            validated("every_eval_ever")(record)
+            reason = record["source_metadata"]["additional_details"]["no_samples"]
+            assert "name its folder with --benchmark" in reason and "/" not in reason
+            assert any(line.endswith(reason) for line in found.withheld)
+            for result in record["evaluation_results"]:
+                bounds, score = result["metric_config"], result["score_details"]["score"]
+                assert float(bounds["min_score"]) <= score <= float(bounds["max_score"]), bounds
 
 
 def test_people_and_own_questions_are_numbers_only(small_benchmark: Path, tmp_path: Path) -> None:
+    """And a local folder is no model id."""
     results = tmp_path / "sdgbias.duckdb"
     for suite in ("people", "mine"):
-        publish_answers(results, small_benchmark, f"r-{suite}", suite=suite, model=suite)
-    found = plan(results, small_benchmark, FORMATS[2:], None, "")
-    assert not any("samples" in file.path for file in found.files)
-    for file in found.files:
-        assert json.loads(b"".join(file.chunks()))["evaluation_results"]
+        config = {"spec": {"repo": f"path:/secret/{suite}"}}
+        publish_answers(
+            results, small_benchmark, f"r-{suite}", suite=suite, model=suite, config=config
+        )
+    found = plan(results, small_benchmark, FORMATS, None, "")
     assert sum("single answers" in line for line in found.withheld) == 2
-    people = with_card(small_benchmark, tmp_path, suite="people")
-    with pytest.raises(UsageError, match="not ours to pass on"):
-        plan(results, people, ("dataset",), None, "")
+    for path, content in contents(found).items():
+        assert "samples" not in path and "secret" not in path and b"/secret" not in content
+        if path.startswith("every_eval_ever"):
+            assert json.loads(content)["evaluation_results"]
 
 
 def test_planted_models_only_by_name(small_benchmark: Path, tmp_path: Path) -> None:
@@ -226,18 +230,6 @@ def test_planted_models_only_by_name(small_benchmark: Path, tmp_path: Path) -> N
     with pytest.raises(UsageError, match=r"nothing to publish.*planted"):
         plan(results, small_benchmark, ("every-eval-ever",), None, "")
     assert plan(results, small_benchmark, ("every-eval-ever",), ["r1"], "").files
-    with pytest.raises(UsageError, match="no finished run 'r2'"):
-        plan(results, small_benchmark, ("every-eval-ever",), ["r2"], "")
-
-
-def test_a_local_folder_is_no_model_id(small_benchmark: Path, tmp_path: Path) -> None:
-    results = tmp_path / "sdgbias.duckdb"
-    spec = {"spec": {"repo": "path:/secret/place"}}
-    publish_answers(results, small_benchmark, config=spec)
-    for file in plan(results, small_benchmark, FORMATS, None, "").files:
-        assert "secret" not in file.path
-        if not file.estimate:
-            assert b"/secret" not in b"".join(file.chunks())
 
 
 # ---------------------------------------------------------------------------- writing
@@ -255,11 +247,10 @@ def test_the_same_bytes_again_and_nothing_of_this_machine_in_them(
 
 
 def test_nothing_half_written(tmp_path: Path) -> None:
-    def full() -> Any:
-        yield b"begun"
+    def full() -> bytes:
         raise OSError(28, "No space left on device")
 
-    whole = PublishedFile("a.json", lambda: iter([b"{}"]))
+    whole = PublishedFile("a.json", lambda: b"{}")
     with pytest.raises(StoreError, match="No space left"):
         publish.write([whole, PublishedFile("b/c.json", full)], tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
@@ -268,10 +259,16 @@ def test_nothing_half_written(tmp_path: Path) -> None:
         publish.write([whole], tmp_path / "out")
 
 
-def test_a_benchmark_without_pictures(small_benchmark: Path, results: Path, tmp_path: Path) -> None:
-    copy = with_card(small_benchmark, tmp_path, images="none")
-    with pytest.raises(InputError, match="--no-images"):
-        plan(results, copy, ("dataset",), None, "")
+def test_what_cannot_be_published(small_benchmark: Path, results: Path, tmp_path: Path) -> None:
+    for fields, run, code, message in (
+        ({"images": "none"}, None, 3, "built with --no-images"),
+        ({"suite": "people"}, None, 2, "not ours to pass on"),
+        ({}, ["r2"], 2, "no finished run 'r2'"),
+    ):
+        copy = with_card(small_benchmark, tmp_path / message, **fields)
+        with pytest.raises(SdgbiasError, match=message) as refusal:
+            plan(results, copy, FORMATS, run, "")
+        assert refusal.value.exit_code == code
 
 
 def test_upload_goes_to_a_private_dataset(

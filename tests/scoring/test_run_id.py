@@ -95,12 +95,12 @@ def test_what_a_score_depends_on_makes_another_run_and_nothing_else_does(
 def test_another_version_makes_another_run(
     spec: ModelSpec, monkeypatch: pytest.MonkeyPatch, library: str
 ) -> None:
-    before, versions = of(spec), of_runs._versions(None)
+    before, versions = of(spec), fingerprint.versions(None, library)
     if library == "the engine":
         monkeypatch.setitem(fingerprint.VERSIONS, "hf", "hf-next")
     else:
         assert versions[library][0].isdigit() and "+" not in versions[library]
-        monkeypatch.setattr(of_runs, "_versions", lambda python: versions | {library: "99"})
+        monkeypatch.setattr(of_runs, "versions", lambda python, *names: {library: "99"})
     assert of(spec) != before
 
 

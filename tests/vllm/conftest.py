@@ -34,7 +34,7 @@ def tiny() -> ModelSpec:
         "local:registry/weights/tiny-llava",
         "local",
         True,
-        options={"max_model_len": 512, "kv_cache_gib": 0.25},
+        options={"max_model_len": 512, "kv_cache_gib": 0.25, "max_images": 2},
     )
 
 

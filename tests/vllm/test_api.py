@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sdgbias.engines import vllm_server
-from sdgbias.engines.api.engine import Api
-from sdgbias.engines.api.http import PromptRefused
+from sdgbias.engines.api import Api
+from sdgbias.engines.client import PromptRefused
 from sdgbias.engines.hf.engine import HuggingFace
 from sdgbias.engines.options import VllmOptions, read
+from sdgbias.engines.vllm_server import Server
 from sdgbias.errors import InfrastructureError, ModelError
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.types import Prompt, ScoreBatch
@@ -30,13 +30,11 @@ def url(tiny: ModelSpec) -> Iterator[str]:
     """Address of a server that renders prompts with the model's own chat template, as others
     start it."""
     template = (REPOSITORY / WEIGHTS / "chat_template.jinja").read_text(encoding="utf-8")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vllm_server, "_AS_IT_IS", template)
-        try:
-            server = vllm_server.Server(tiny, REPOSITORY, read(tiny, VllmOptions))
-        except InfrastructureError as none:
-            pytest.skip(str(none))
-        server.start(KEY, pictured=True)
+    try:
+        server = Server(tiny, REPOSITORY, read(tiny, VllmOptions))
+    except InfrastructureError as none:
+        pytest.skip(str(none))
+    server.start(KEY, template)
     yield server.url
     server.stop()
 

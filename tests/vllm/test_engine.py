@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from sdgbias.engines.agreement import TOLERANCES, log_shares
-from sdgbias.engines.api.http import PromptRefused
+from sdgbias.engines.client import PromptRefused
 from sdgbias.engines.vllm import VLLM
 from sdgbias.errors import EngineDied, ModelError
 from sdgbias.registry.spec import ModelSpec
@@ -156,10 +156,10 @@ def test_a_prompt_that_is_too_long_fails_alone(engine, prompts: list[Prompt]) ->
         )
 
 
-def test_too_many_pictures(engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "max_images", 1)
-    with pytest.raises(ModelError, match="2 pictures in one prompt, takes 1 at most"):
-        engine.candidate_scores([Prompt("x", "ABC", (picture(0), picture(1)), "two")])
+def test_too_many_pictures_fail_alone(engine) -> None:
+    pictures = tuple(picture(n) for n in range(3))
+    with pytest.raises(PromptRefused, match="tiny-llava: .*At most 2 image"):
+        engine.candidate_scores([Prompt("x", "ABC", pictures, "three")])
 
 
 def test_a_model_that_vllm_does_not_serve(engine, tiny: ModelSpec, tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_a_killed_server_is_started_again(engine, prompts: list[Prompt]) -> None
     pid = engine.server._process.pid
     engine.kill()
     assert not Path(f"/proc/{pid}").exists()
-    with pytest.raises(EngineDied, match="tiny-llava: the server"):
+    with pytest.raises(EngineDied, match="tiny-llava: the server was killed by SIGKILL"):
         engine.candidate_scores(prompts[:2])
     engine.restart()
     found = engine.candidate_scores(prompts[:2])

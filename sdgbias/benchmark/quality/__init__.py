@@ -30,7 +30,7 @@ from sdgbias.benchmark.quality.page import PAGE, write_page
 from sdgbias.benchmark.quality.relations import Table
 from sdgbias.benchmark.quality.rules import FILES, RuleSet, find_suites, load_rules
 from sdgbias.benchmark.quality.stored import stored_facts
-from sdgbias.benchmark.quality.validation import validate
+from sdgbias.benchmark.quality.validation import open_context, render_docs, validate
 from sdgbias.errors import DataValidationError, InputError
 from sdgbias.files import json_file, json_object, write_json
 from sdgbias.types import FACET
@@ -103,7 +103,9 @@ def check(
     suites = suites or find_suites()
     suite = load_rules(table, suites)
     verdict = judge_rows(suite, rows, Available(tables or {}, split, imported), suites)
-    return validate(suite, verdict, columns_of(rows))[0] if verdict.left else verdict
+    if not verdict.left:
+        return verdict
+    return validate(open_context(), suite, verdict, columns_of(rows))[0]
 
 
 def sift(
@@ -166,13 +168,15 @@ def run_gate(benchmark: Path, suites: Path | None = None, data_docs: bool = Fals
     whole = {n: t for n, t in tables.items() if set(rules[n].columns) <= set(columns_of(t))}
     available = Available(whole, split, _imported(benchmark))
     verdicts: dict[str, TableVerdict] = {}
+    context = open_context(benchmark / DATA_DOCS if data_docs else None)
     for name, suite in rules.items():
         verdict = judge_rows(suite, tables[name], available, suites)
-        folder = benchmark / DATA_DOCS if data_docs else None
-        verdict, results = validate(suite, verdict, columns_of(tables[name]), folder)
+        verdict, results = validate(context, suite, verdict, columns_of(tables[name]))
         # what was judged isn't needed any more: at 8.9 million questions it is a third of a GiB
         verdicts[name] = replace(verdict, flags={}, columns=pd.DataFrame())
         write_json(benchmark / VALIDATION / f"{name}.json", results, _UNWRITABLE)
+    if data_docs:
+        render_docs(context)
     faults = [
         _line(f"{FILES.get(name, name)}.parquet", finding)
         for name, verdict in verdicts.items()

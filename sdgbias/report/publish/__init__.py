@@ -1,34 +1,32 @@
 """The exit door (`sdgbias publish`): what a run and its benchmark are in the formats that others
 read. Nothing here opens a network but ``upload``.
 
-Every format is a list of PublishedFile whose bytes come when they are asked for, so that a dry run
-and a write share them. Files are written into a folder beside the wanted one, which is renamed at
-the end: a run that is stopped leaves nothing.
+Every format is a list of PublishedFile whose bytes are made when they are asked for, so that a dry
+run and a write share them. Files are written into a folder beside the wanted one, which is renamed
+at the end: a run that is stopped leaves nothing.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
-from sdgbias import store
 from sdgbias.errors import InfrastructureError, SdgbiasError, UsageError, first_line
 from sdgbias.files import writable
 from sdgbias.report.publish import dataset, every_eval_ever, model_card, runs
 from sdgbias.report.publish.runs import PublishedFile
-from sdgbias.suites import newest_runs
+from sdgbias.suites import named, newest_runs
+from sdgbias.wording import many
 
 
-@dataclass(frozen=True)
-class Publication:
+class Publication(NamedTuple):
     """licences: of what -> its licence. withheld: sentences."""
 
-    files: tuple[PublishedFile, ...]
+    files: list[PublishedFile]
     licences: dict[str, str]
-    withheld: tuple[str, ...]
+    withheld: list[str]
 
 
 def plan(
@@ -38,6 +36,7 @@ def plan(
     ``name``: OWNER/NAME of the dataset on the hub, or ''. Raises UsageError (unknown run, nothing
     to publish), InputError, StoreError."""
     files: list[PublishedFile] = []
+    licences: dict[str, str] = {}
     withheld: list[str] = []
     benchmark: dataset.Benchmark | None = None
     try:
@@ -45,49 +44,39 @@ def plan(
     except SdgbiasError:
         if dataset.DATASET in formats and folder.exists():
             raise
-        if dataset.DATASET in formats:
-            withheld.append(f"the dataset: no benchmark at {folder}; name one with --benchmark")
-    licences = {} if benchmark is None else {f"benchmark {benchmark.id}": benchmark.licence}
-    for source, ids in benchmark.withheld.items() if benchmark else ():
-        withheld.append(
-            f"{len(ids):,} questions, and answers to them, from {source}: its terms don't allow"
-            " passing them on"
-        )
-    if benchmark is not None and dataset.DATASET in formats:
+    if benchmark is not None:
+        licences[f"benchmark {benchmark.id}"] = str(benchmark.card.get("licence") or "unknown")
+        withheld += benchmark.notes
+    if dataset.DATASET in formats and benchmark is not None:
         files += dataset.files(benchmark)
         withheld.append("coordinates, raw series and quarantined rows of the benchmark")
-    chosen, planted = _chosen(results, run_ids) if set(formats) - {dataset.DATASET} else ([], [])
-    loaded = [runs.load(results, run_id, folder, benchmark) for run_id in chosen]
-    withheld += planted
-    licences |= {f"model {r.model}": str(r.spec.get("licence") or "unknown") for r in loaded}
+    elif dataset.DATASET in formats:
+        withheld.append(f"the dataset: no benchmark at {folder}; name one with --benchmark")
+    loaded: list[runs.Row] = []
+    if set(formats) - {dataset.DATASET}:
+        chosen = dict.fromkeys(run_ids or newest_runs(results, per_benchmark=True))
+        loaded = [runs.load(results, run_id) for run_id in chosen]
+    measured = [run for run in loaded if run["provenance"] != "planted"]
+    if not run_ids and len(measured) < len(loaded):
+        planted = many(len(loaded) - len(measured), "run")
+        withheld.append(f"{planted} of planted models: name them with --run")
+        loaded = measured
+    licences |= {f"model {run['model']}": run["model_licence"] or "unknown" for run in loaded}
     for run in loaded if "every-eval-ever" in formats else ():
-        files += every_eval_ever.files(run)
-        if run.no_answers:
-            withheld.append(f"single answers of {run.run_id}: {run.no_answers}")
-        if n := sum(not number.better for number in run.numbers):
-            withheld.append(
-                f"{n:,} numbers of {run.run_id} from every-eval-ever, which asks whether lower"
-                " is better: of these, neither is"
-            )
+        why = named(run["suite"]).unpublished
+        if not why and (benchmark is None or benchmark.id != run["benchmark_id"]):
+            why = f"benchmark {run['benchmark_id']} isn't here: name its folder with --benchmark"
+        files += every_eval_ever.files(results, run, None if why else benchmark, why)
+        if why:
+            withheld.append(f"single answers of {run['run_id']}: {why}")
     if "model-card" in formats:
-        for model in dict.fromkeys(run.model for run in loaded):
-            files += model_card.files([run for run in loaded if run.model == model], name)
+        for model in dict.fromkeys(run["model"] for run in loaded):
+            files += model_card.files([run for run in loaded if run["model"] == model], name)
         if loaded and not name:
             withheld.append(".eval_results: they name the dataset on the hub; give --dataset")
     if not files:
         raise UsageError("; ".join(["nothing to publish", *withheld]))
-    return Publication(tuple(files), licences, tuple(withheld))
-
-
-def _chosen(results: Path, run_ids: Sequence[str] | None) -> tuple[list[str], list[str]]:
-    """(run ids, a sentence if planted runs were left out)."""
-    if run_ids:
-        return list(dict.fromkeys(run_ids)), []
-    newest = newest_runs(results, per_benchmark=True)
-    sql = "SELECT run_id FROM runs WHERE provenance = 'planted' AND list_contains(?, run_id)"
-    planted = set(store.query(results, sql, [newest])["run_id"])
-    note = f"{len(planted)} planted runs, which measure no model: name them with --run"
-    return [run for run in newest if run not in planted], [note] if planted else []
+    return Publication(files, licences, withheld)
 
 
 def write(files: Sequence[PublishedFile], out: Path) -> list[tuple[str, int]]:
@@ -95,20 +84,15 @@ def write(files: Sequence[PublishedFile], out: Path) -> list[tuple[str, int]]:
     UsageError, StoreError."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out}: not an empty folder; name a new one with --write")
-    part = out.with_name(f".{out.name}.{os.getpid()}.part")
     written = []
-    try:
-        with writable(out, "free the disk or name another folder with --write"):
+    with writable(out, "free the disk or name another folder with --write"):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as part:
             for file in files:
-                path = part / file.path
+                path = Path(part, out.name, file.path)
                 path.parent.mkdir(parents=True, exist_ok=True)
-                with path.open("wb") as target:
-                    target.writelines(file.chunks())
-                written.append((file.path, path.stat().st_size))
-            if files:
-                part.replace(out)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
+                written.append((file.path, path.write_bytes(file.content())))
+            Path(part, out.name).replace(out)
     return written
 
 

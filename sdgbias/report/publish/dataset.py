@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 import pyarrow as pa
@@ -28,41 +26,29 @@ from sdgbias.errors import InputError, UsageError
 from sdgbias.files import json_object, reading
 from sdgbias.raw.images.shards import FOLDER, ImageReader
 from sdgbias.report.publish.runs import PublishedFile
-from sdgbias.types import TESTS, Task
+from sdgbias.types import Task
 
 COLUMNS = (
     *("item_id", "cluster_id", "country", "iso3", "year", "urban", "pillar", "indicator"),
     *("indicator_title", "sdg", "unit", "target", "tolerance", "value_year", "source", "level"),
     *("polarity", "question", "option_a", "option_b", "option_c", "answer", "split_place"),
-    *("modalities", "photo_id"),
+    *("modalities", "photo_id", "image_id"),
 )
 DATASET = "dataset"
 SPLITS = {"val": "validation", "test": "test"}
-_PER_FILE = 1_000
+_PER_FILE = 500
 _PER_GROUP = 50
-_HUGGING_FACE = {"int32": "int32", "int64": "int64", "double": "float64", "bool": "bool"}
 
 
-@dataclass(frozen=True)
-class Benchmark:
-    """A finished benchmark of the first suite. ``withheld``: source -> ids of its multiple-choice
-    questions, which may not be passed on."""
+class Benchmark(NamedTuple):
+    """A finished benchmark of the first suite. ``withheld``: item_id and source of multiple-choice
+    questions that may not be passed on; ``notes``: a sentence for each source."""
 
     folder: Path
+    id: str
     card: dict[str, Any]
-    withheld: dict[str, tuple[int, ...]]
-
-    @property
-    def id(self) -> str:
-        return str(self.card["benchmark_id"])
-
-    @property
-    def ids(self) -> tuple[int, ...]:
-        return tuple(item for items in self.withheld.values() for item in items)
-
-    @property
-    def licence(self) -> str:
-        return str(self.card.get("licence") or "unknown")
+    withheld: pd.DataFrame
+    notes: list[str]
 
 
 def read(folder: Path) -> Benchmark:
@@ -73,142 +59,116 @@ def read(folder: Path) -> Benchmark:
             f"{folder}: only benchmarks of sustainable development are published; pictures of"
             " people and your own questions are not ours to pass on"
         )
-    origin = json_object(folder / "origin.json")
-    if card.get("synthetic") or origin.get("release"):
-        return Benchmark(folder, card, {})
-    free = {row["id"] for row in card["sources_used"] if row["redistributable"]}
-    items = _read(folder, "items_mcq", ["item_id", "source"]).to_pandas()
-    series = _read(folder, "series", ["series", "source"]).to_pandas()
-    source = source_ids(items["source"], series)
-    held = items[~source.isin(free)].groupby(source)["item_id"]
-    return Benchmark(folder, card, {str(k): tuple(map(int, ids)) for k, ids in held})
+    if card.get("synthetic") or json_object(folder / "origin.json").get("release"):
+        return Benchmark(folder, card["benchmark_id"], card, pd.DataFrame({"item_id": []}), [])
+    free = [row["id"] for row in card["sources_used"] if row["redistributable"]]
+    items = _table(folder, "items_mcq", ["item_id", "source"])
+    items["source"] = source_ids(items["source"], _table(folder, "series", ["series", "source"]))
+    withheld = items[~items["source"].isin(free)]
+    notes = [
+        f"{n:,} questions, and answers to them, from {source}: its terms don't allow passing them"
+        " on"
+        for source, n in withheld.groupby("source").size().items()
+    ]
+    return Benchmark(folder, card["benchmark_id"], card, withheld, notes)
 
 
 def files(benchmark: Benchmark) -> list[PublishedFile]:
-    """Raises InputError for a benchmark without pictures."""
+    """The card, and a file per 500 questions of a task and split. Raises InputError for a benchmark
+    without pictures."""
     folder = benchmark.folder
     if benchmark.card.get("images") == "none":
         raise InputError(
             f"{folder}: built with --no-images, a dataset needs them; build it again with images:"
             " sdgbias build"
         )
-    index = _read(folder, "images", ["image_id", "photo_id", "n_parts"]).to_pandas()
+    index = _table(folder, "images", ["image_id", "photo_id", "n_parts"])
     index = index.drop_duplicates("image_id").set_index("image_id")
     several = bool((index["n_parts"] > 1).any())
     shown = sum(p.stat().st_size for p in (folder / FOLDER).glob("*.parquet")) / max(len(index), 1)
-    tables = {(t, s): _rows(benchmark, index, t, s) for t in Task for s in SPLITS}
-    counts: dict[tuple[str, str], int] = {}
-    published = []
-    for (task, split), table in tables.items():
-        count = -(-len(table) // _PER_FILE)
-        for k in range(count):
-            rows = table.slice(k * _PER_FILE, _PER_FILE)
-            published.append(
-                PublishedFile(
-                    f"{DATASET}/data/{task}/{SPLITS[split]}-{k:05}-of-{count:05}.parquet",
-                    partial(_parquet, folder, rows, several),
-                    int(len(rows) * shown + rows.nbytes // 2),
-                )
-            )
-        if count:
-            counts[task.value, SPLITS[split]] = len(table)
-    return [PublishedFile(f"{DATASET}/README.md", partial(_readme, benchmark, counts)), *published]
+    published, configs = [], []
+    for task in Task:
+        questions, splits = _questions(benchmark, task, index["photo_id"]), []
+        for split, name in SPLITS.items():
+            table = questions.filter(pc.field("split") == split).drop_columns("split")
+            starts = range(0, len(table), _PER_FILE)
+            for k, start in enumerate(starts):
+                rows = table.slice(start, _PER_FILE)
+                path = f"{DATASET}/data/{task}/{name}-{k:05}-of-{len(starts):05}.parquet"
+                size = int(len(rows) * shown + rows.nbytes // 2)
+                content = partial(_parquet, folder, rows, several)
+                published.append(PublishedFile(path, content, size))
+            if starts:
+                splits.append({"split": name, "path": f"data/{task}/{name}-*.parquet"})
+        if splits:
+            default = {"default": True} if task is Task.MCQ else {}
+            configs.append({"config_name": task.value, "data_files": splits, **default})
+    readme = partial(_readme, benchmark, configs)
+    return [PublishedFile(f"{DATASET}/README.md", readme), *published]
 
 
-def _read(folder: Path, name: str, columns: list[str] | None = None) -> pa.Table:
+def _table(folder: Path, name: str, columns: list[str] | None = None) -> pd.DataFrame:
     path = folder / f"{name}.parquet"
     with reading(path, f"build the benchmark again: sdgbias build --out {folder}"):
-        return pq.read_table(path, columns=columns)
+        return pd.read_parquet(path, columns=columns, dtype_backend="pyarrow")
 
 
-def _rows(benchmark: Benchmark, index: pd.DataFrame, task: Task, split: str) -> pa.Table:
-    """The questions of one split without pictures, in the order of their pictures' ids, so that a
-    picture that several questions show is read once."""
-    items = _read(benchmark.folder, f"items_{task}")
-    keep = pc.equal(items["split"], split)
-    if task is Task.MCQ and benchmark.withheld:
-        held = pa.array(benchmark.ids, pa.int64())
-        keep = pc.and_(keep, pc.invert(pc.is_in(items["item_id"].cast(pa.int64()), held)))
-    items = items.filter(keep).sort_by([("image_id", "ascending"), ("item_id", "ascending")])
-    photo = index["photo_id"].reindex(items["image_id"].to_pylist()).fillna("")
-    items = items.append_column("photo_id", pa.array(list(photo), pa.string()))
-    prompts = _read(benchmark.folder, "prompts", ["task", "item_id", "test", "text"])
-    prompts = prompts.filter(pc.equal(prompts["task"].cast(pa.string()), task.value))
-    rows = items.select([c for c in (*COLUMNS, "image_id") if c in items.column_names])
-    for test in TESTS[task]:
-        of_test = prompts.filter(pc.equal(prompts["test"].cast(pa.string()), test.value))
-        at = pc.index_in(rows["item_id"], of_test["item_id"].combine_chunks())
-        text = of_test["text"].cast(pa.string()).take(at)
-        rows = rows.append_column(f"prompt_{test}", text)
-    return pa.table({c: _plain(rows[c]) for c in rows.column_names})
+def _questions(benchmark: Benchmark, task: Task, photos: pd.Series) -> pa.Table:
+    """COLUMNS, split and the prompts (``prompt_T1``, ...) of a task's questions, in the order of
+    their pictures' ids, so that a picture that several questions show is read once. Text is plain
+    text: dictionaries and large strings are other features. ``photos``: picture -> photo_id."""
+    items = _table(benchmark.folder, f"items_{task}").sort_values(["image_id", "item_id"])
+    if task is Task.MCQ:
+        items = items[~items["item_id"].isin(benchmark.withheld["item_id"])]
+    prompts = _table(benchmark.folder, "prompts", ["task", "item_id", "test", "text"])
+    prompts = prompts[prompts["task"] == task.value]
+    texts = prompts.pivot(index="item_id", columns="test", values="text").add_prefix("prompt_")
+    rows = items.join(photos, on="image_id").fillna({"photo_id": ""})
+    rows = rows[[name for name in (*COLUMNS, "split") if name in rows]].join(texts, on="item_id")
+    table = pa.Table.from_pandas(rows, preserve_index=False)
+    kinds = [t if pa.types.is_primitive(t) else pa.string() for t in table.schema.types]
+    return table.cast(pa.schema(list(zip(table.column_names, kinds, strict=True))))
 
 
-def _plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Text as plain text: dictionaries and large strings are features of their own elsewhere."""
-    return values if str(values.type) in _HUGGING_FACE else values.cast(pa.string())
-
-
-def _parquet(folder: Path, rows: pa.Table, several: bool) -> Iterator[bytes]:
-    """One file, its pictures read group by group."""
-    picture = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-    name = "images" if several else "image"
-    features: dict[str, Any] = {
-        c: {"dtype": _HUGGING_FACE.get(str(rows.schema.field(c).type), "string"), "_type": "Value"}
-        for c in rows.column_names
-    }
-    one = {"_type": "Image"}
-    features = {name: {"feature": one, "_type": "List"} if several else one} | features
-    schema = pa.schema(
-        [(name, pa.list_(picture) if several else picture), *rows.schema],
-        metadata={"huggingface": json.dumps({"info": {"features": features}})},
-    )
+def _parquet(folder: Path, rows: pa.Table, several: bool) -> bytes:
+    """One file. Readers take the features of the columns beside the pictures from their types."""
+    name, kind = "image", pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    feature: dict[str, Any] = {"_type": "Image"}
+    if several:
+        name, kind, feature = "images", pa.list_(kind), {"feature": feature, "_type": "List"}
+    features = json.dumps({"info": {"features": {name: feature}}})
+    schema = pa.schema([(name, kind), *rows.schema], metadata={"huggingface": features})
     reader = ImageReader(folder)
+    shown = [
+        [{"bytes": part, "path": None} for part in reader[key]]
+        for key in rows["image_id"].to_pylist()
+    ]
+    pictures = pa.array(shown if several else [parts[0] for parts in shown], kind)
+    table = pa.table([pictures, *rows.columns], schema=schema)
     sink = io.BytesIO()
-    with pq.ParquetWriter(sink, schema, compression="zstd") as writer:
-        for start in range(0, len(rows), _PER_GROUP):
-            group = rows.slice(start, _PER_GROUP)
-            shown = [
-                [{"bytes": part, "path": None} for part in reader[key]]
-                for key in group["image_id"].to_pylist()
-            ]
-            column = pa.array(shown if several else [p[0] for p in shown], schema.field(0).type)
-            writer.write_table(pa.table([column, *group.columns], schema=schema))
-    yield sink.getvalue()
+    pq.write_table(table, sink, row_group_size=_PER_GROUP, compression="zstd")
+    return sink.getvalue()
 
 
-def _readme(benchmark: Benchmark, rows: dict[tuple[str, str], int]) -> Iterator[bytes]:
+def _readme(benchmark: Benchmark, configs: list[dict[str, Any]]) -> bytes:
     """The benchmark's card with the configurations of this folder."""
+    from huggingface_hub import DatasetCard
+
     path = benchmark.folder / "README.md"
     try:
-        text = path.read_text(encoding="utf-8")
-        _, front, body = text.split("---\n", 2)
-        about = yaml.safe_load(front)
+        card = DatasetCard.load(path)
     except (OSError, ValueError, yaml.YAMLError):
         raise InputError(
             f"{path}: no dataset card; write it again: sdgbias build --stage card --out"
             f" {benchmark.folder}"
         ) from None
-    tasks = dict.fromkeys(task for task, _ in rows)
-    about["configs"] = [
-        {
-            "config_name": task,
-            "data_files": [
-                {"split": split, "path": f"data/{task}/{split}-*.parquet"}
-                for t, split in rows
-                if t == task
-            ],
-        }
-        | ({"default": True} if task == Task.MCQ else {})
-        for task in tasks
-    ]
-    held = "".join(
-        f"- {len(ids):,} questions from `{source}`, whose terms don't allow it\n"
-        for source, ids in benchmark.withheld.items()
-    )
+    card.data["configs"] = configs
     note = (
         "> This folder holds the questions with their pictures and prompts. The card below is of"
         " the whole benchmark: the other tables that it names, coordinates among them, are not"
-        " here.\n" + (f"\nWithheld:\n\n{held}" if held else "")
+        " here.\n"
     )
-    front = yaml.safe_dump(about, sort_keys=False, allow_unicode=True, width=1000)
-    yield f"---\n{front}---\n\n{note}\n{body.lstrip()}".encode()
+    held = "".join(f"- {sentence}\n" for sentence in benchmark.notes)
+    parts = [note, *(["Withheld:\n", held] if held else []), card.text.lstrip()]
+    card.text = "\n" + "\n".join(parts)
+    return str(card).encode()
