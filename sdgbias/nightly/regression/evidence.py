@@ -156,8 +156,8 @@ def _of_answers(
     """The evidence from the answers of the old and the new run. fault: what the model lacks for
     such answers, or that they can't be grouped. why: the reason if there is no run to compare
     with."""
-    if fault and after is None:
-        return e.missing(fault, excused=True)
+    if fault and (after is None or e.rule.within):
+        return e.missing(fault, excused=after is None)
     if e.rule.within:
         before, after = (a if a is None else a[a["group"] == e.level] for a in (before, after))
     if why and not e.side:
