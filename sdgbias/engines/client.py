@@ -169,7 +169,8 @@ class Client(Generic[Key]):
             headers={"Authorization": f"Bearer {self._secret}"},
             timeout=options.timeout,
             trust_env=not options.local,
-            limits=httpx.Limits(),  # those in flight are counted here
+            # those in flight are counted here; servers close idle connections after 5 s
+            limits=httpx.Limits(keepalive_expiry=2),
         )
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="requests", daemon=True).start()
