@@ -78,3 +78,18 @@ def test_every_pillar_group_and_missing_reason_has_a_word() -> None:
 )
 def test_one_function_writes_an_estimate(estimate: Estimate, metric: str, text: str) -> None:
     assert str(wording.written(estimate, metric)).replace(wording.NBSP, " ") == text
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "worst"),
+    [
+        ({"PASS": 3, "BREACH": 1, "MISSING": 2}, "BREACH"),
+        ({"PASS": 3, "BREACH": 0, "MISSING": 2}, "MISSING"),
+        ({"PASS": 3}, "PASS"),
+        ({}, ""),
+    ],
+)
+def test_the_worst_verdict_is_the_most_severe_that_was_given(
+    verdicts: dict[str, int], worst: str
+) -> None:
+    assert wording.worst(verdicts) == worst

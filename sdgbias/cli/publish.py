@@ -21,6 +21,7 @@ from sdgbias.cli.options import (
     print_json,
 )
 from sdgbias.errors import InfrastructureError, UsageError
+from sdgbias.files import write_atomically
 from sdgbias.progress import update
 
 if TYPE_CHECKING:
@@ -198,7 +199,8 @@ def report(
     from sdgbias.report.wandb import team_report
 
     if out is not None:
-        typer.echo(f"wrote {team_report.write_markdown(results, out)}")
+        write_atomically(out, team_report.markdown(results), "choose another --out")
+        typer.echo(f"wrote {out}")
         return
     target = folder or results.parent / "wandb"
     address = team_report.publish(results, entity, project, target, draft=draft)

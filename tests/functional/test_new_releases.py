@@ -17,10 +17,11 @@ from tests.test_docs import FENCE, TEXT, blocks, lines
 
 PAGE = "docs/how-to/new-releases.md"
 TINY = commands.REPOSITORY / "registry" / "weights" / "tiny-llava"
+FEW = "--passes none --generated none --draws 50"
 #: Command of the page -> what the test adds: a message to look at, and fewer prompts.
 MORE = {
     "sdgbias models watch": "--webhook-env SDGBIAS_WEBHOOK",
-    "sdgbias nightly --fetch yes --report reports/latest": "--passes none --draws 50",
+    "sdgbias nightly --fetch yes --report reports/latest": FEW,
 }
 
 
