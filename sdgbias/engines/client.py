@@ -56,7 +56,8 @@ _MEANINGS: tuple[tuple[str, type[SdgbiasError] | None, str], ...] = (
         " {model}",
     ),
     (
-        r"^4\d\d\b.*log[ _-]?prob.*(less than|greater than|<=|at most|max|up to|between|\[0,)",
+        r"^4\d\d\b.*log[ _-]?prob.*(less than or equal to|at most|max\w*(?: \w+){0,2}:?|up to"
+        r"|between 0 and|\[0,|<=)\s*[1-9]",
         ModelError,
         "set options.top_logprobs to as many as the endpoint names in {entry}",
     ),
@@ -168,7 +169,8 @@ class Client(Generic[Key]):
             headers={"Authorization": f"Bearer {self._secret}"},
             timeout=options.timeout,
             trust_env=not options.local,
-            limits=httpx.Limits(),  # those in flight are counted here
+            # those in flight are counted here; servers close idle connections after 5 s
+            limits=httpx.Limits(keepalive_expiry=2),
         )
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="requests", daemon=True).start()

@@ -9,6 +9,7 @@ exact and nothing is sampled. docs/how-to/vllm.md describes the installation and
 
 from __future__ import annotations
 
+import hashlib
 import json
 import secrets
 from collections.abc import Sequence
@@ -116,15 +117,14 @@ class VLLM(Restartable):
 
     def _body(self, request: Request) -> dict[str, Any]:
         """A request about a rendered prompt that goes on with an ending. A picture is identified to
-        the server, so that its encoding for one prompt is reused for the next."""
+        the server by its bytes, so that its encoding for one prompt is reused for the next."""
         prompt, ending, parameters = request
         text = render(self.processor, prompt, self.template)
-        key = prompt.image_id
-        pictures = [
-            {"type": "image_url", "image_url": {"url": data_url(image)}, "uuid": f"{key}/{n}"}
-            for n, image in enumerate(prompt.images)
-        ]
-        content = [*pictures, {"type": "text", "text": text + ending}]
+        content: list[dict[str, Any]] = []
+        for image in prompt.images:
+            url, uuid = {"url": data_url(image)}, hashlib.sha256(image).hexdigest()
+            content.append({"type": "image_url", "image_url": url, "uuid": uuid})
+        content.append({"type": "text", "text": text + ending})
         return {
             "model": self.name,
             "messages": [{"role": "user", "content": content}],

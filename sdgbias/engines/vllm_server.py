@@ -204,14 +204,16 @@ class Server:
     def stop(self, patience: float = 20.0) -> None:
         """Ends it with all processes that it started: asks them to, and after ``patience`` seconds
         (0: at once) kills what is left."""
-        process, self._process = self._process, None
+        process = self._process
         if process is None:
             return
-        for sign, seconds in ((signal.SIGTERM, patience), (signal.SIGKILL, 20.0))[not patience :]:
+        signals = [(signal.SIGTERM, patience), (signal.SIGKILL, 20.0)]
+        for sign, seconds in signals if patience else signals[1:]:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, sign)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(seconds)
+        self._process = None
 
 
 def _end_with_parent() -> None:

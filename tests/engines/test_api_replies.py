@@ -79,6 +79,8 @@ STOPS: dict[str, tuple[Reply, type[Exception], str]] = {
 NO_SCORES: dict[str, tuple[Reply, str]] = {
     "Gemini": (error(400, [{"error": {"message": "Logprobs is not enabled for g"}}]), _TO_ZERO),
     "OpenRouter": (refusal(404, "No endpoint supports: top_logprobs"), _TO_ZERO),
+    "no maximum": (refusal(400, "logprobs aren't supported for max output tokens"), _TO_ZERO),
+    "0 allowed": (refusal(400, _TOO_MANY.replace("5", "0")), _TO_ZERO),
     "parameter": (error(400, {"error": {"message": "No", "param": "logprobs"}}), _TO_ZERO),
     "detail": (error(422, {"detail": [{"loc": ["logprobs"], "msg": "Extra"}]}), _TO_ZERO),
     "501": (error(501, {"error": "log_probs: not implemented"}), _TO_ZERO),

@@ -90,19 +90,17 @@ def check(
     suites: Path | None = None,
     tables: Mapping[str, Table] | None = None,
     split: str = "id",
-    imported: bool = False,
 ) -> TableVerdict:
     """Check one table, a frame or a Parquet file. ``tables``: the other tables of the benchmark,
     for rules across tables (otherwise skipped). ``split``: the rule that column `split` follows,
-    'id' (the authors') or 'place' (no country on both sides). ``imported``: the table comes from an
-    imported release; rules that hold only for our builds are skipped.
+    'id' (the authors') or 'place' (no country on both sides).
 
     The order of rows matters only for ``rows_ok``. Raises InputError when a rule or a column's type
     makes a rule impossible to evaluate: no rule is skipped silently.
     """
     suites = suites or find_suites()
     suite = load_rules(table, suites)
-    verdict = judge_rows(suite, rows, Available(tables or {}, split, imported), suites)
+    verdict = judge_rows(suite, rows, Available(tables or {}, split), suites)
     if not verdict.left:
         return verdict
     return validate(open_context(), suite, verdict, columns_of(rows))[0]
@@ -221,7 +219,7 @@ def has_passed(benchmark: Path, suites: Path | None = None) -> bool:
         return earlier.get("passed") is True and earlier.get("of") == _content(
             Path(benchmark), suites or find_suites()
         )
-    except (OSError, InputError):
+    except OSError:
         return False
 
 

@@ -79,22 +79,14 @@ class RuleSet:
         return (self.shape, *self.rules)
 
 
-def find_suites(start: Path | None = None) -> Path:
+def find_suites() -> Path:
     """The expectations folder: that of the project named by SDGBIAS_REGISTRY if it has one, else
-    the nearest at or above ``start`` (default: the working folder), else, where ``start`` isn't
-    given, the package's own. Raises InputError when there is none.
-    """
-    here = (start or Path.cwd()).resolve()
-    named = os.environ.get("SDGBIAS_REGISTRY", "") if start is None else ""
-    packaged = [] if start else [project_file()]
-    folders = (*([Path(named).resolve()] if named else []), here, *here.parents, *packaged)
-    for folder in folders:
+    the nearest at or above the working folder, else the package's own."""
+    here, named = Path.cwd().resolve(), os.environ.get("SDGBIAS_REGISTRY")
+    for folder in (*([Path(named).resolve()] if named else []), here, *here.parents):
         if (folder / "expectations" / "clusters.json").is_file():
             return folder / "expectations"
-    raise InputError(
-        f"no expectations/clusters.json at or above {here}; change to the repository, or: export"
-        " SDGBIAS_REGISTRY=/path/to/repository"
-    )
+    return project_file("expectations")
 
 
 def load_rules(table: str, suites: Path) -> RuleSet:
