@@ -28,13 +28,15 @@ QUICK = ["commands", "models_lifecycle", "refusals"]
 #: or that import torch, three seconds of each process.
 SLOW = {
     "analysis": "baselines paper_fairness",
-    "benchmark": "card items quality quality_defects quality_page release review",
+    "benchmark": "build card items quality quality_defects quality_page release release_predictions"
+    " review",
     "engines": "ahead fingerprint head numbers prompting refusals templates text_only zero_shot",
     "nightly": "pages records regression run scenarios",
     "raw": "check images_build",
     "report": "build fairness layout pages wandb_log",
     "scoring": "cost evaluate probes",
     "spec": "backends families gpu_views text_only",
+    "store": "tables",
     "vllm": "api engine language_models options",
 }
 

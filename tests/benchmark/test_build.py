@@ -53,7 +53,7 @@ def test_few_pictures_start_no_worker(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_cuts_of_the_paper_bring_the_answers_near_table_b(tmp_path: Path) -> None:
     raw, gaps = tmp_path / "raw", {}
-    write_sample(raw, 120, 0, None, False)
+    write_sample(raw, 60, 0, None, False)
     for cuts in build.CUTS:
         draw = build.Draw(every=True, cuts=cuts)
         card = build.build(raw, raw / "indicators", tmp_path / cuts, draw)
