@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import math
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -269,48 +267,6 @@ def test_a_rule_of_another_type_is_judged_by_great_expectations(
     [finding] = verdict.findings
     assert (finding.rule, finding.count) == ("few-parts", 1)
     assert finding.message == "few parts (observed 1.0)"
-
-
-def test_what_great_expectations_seldom_uses_is_imported_on_use(tmp_path: Path) -> None:
-    """In a process of its own, because other tests use SciPy's distributions, too."""
-    program = """
-import sys, pandas as pd
-from pathlib import Path
-from sdgbias.benchmark import quality
-frame = pd.read_parquet("clusters.parquet")
-assert not quality.check("clusters", frame, Path("plain")).findings
-assert not {"scipy.stats", "altair"} & set(sys.modules)
-[finding] = quality.check("clusters", frame, Path("divergence")).findings
-assert "scipy.stats" in sys.modules
-print(finding.rule, finding.count)
-"""
-    frame = pd.DataFrame({"cluster_id": ["a", "b"], "urban": ["U", "R"]})
-    frame.to_parquet(tmp_path / "clusters.parquet")
-    column_set = {"column_set": ["cluster_id", "urban"], "exact_match": False}
-    shares = {"values": ["U", "R"], "weights": [0.999, 0.001]}
-    rules = {
-        "columns-present": ("expect_table_columns_to_match_set", column_set),
-        "few-values": ("expect_column_unique_value_count_to_be_between", {"column": "urban"}),
-        "mostly-urban": (
-            "expect_column_kl_divergence_to_be_less_than",
-            {"column": "urban", "partition_object": shares, "threshold": 0.1},
-        ),
-    }
-    for folder, names in {"plain": list(rules)[:2], "divergence": list(rules)}.items():
-        expectations = [
-            {"type": rules[name][0], "kwargs": rules[name][1]}
-            | {"meta": {"rule": name, "severity": "warn", "message": name}}
-            for name in names
-        ]
-        suite = {"name": "clusters", "meta": {"key": ["cluster_id"]}, "expectations": expectations}
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "clusters.json").write_text(json.dumps(suite), encoding="utf-8")
-
-    ended = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True
-    )
-
-    assert ended.stdout == "mostly-urban 1\n", ended.stderr
 
 
 def test_suites_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,14 +7,10 @@ from __future__ import annotations
 import gc
 import logging
 import os
-import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -42,45 +38,16 @@ _RESULT_FORMAT = {
     "return_unexpected_index_query": False,
 }
 _DOCS = "benchmark"
-#: What Great Expectations imports for one expectation each, a third of its own import.
-_SELDOM_USED = ("scipy.stats", "altair")
-
-
-@contextmanager
-def _imported_on_use(*names: str) -> Iterator[None]:
-    """What is imported in this block gets, in place of modules that aren't imported yet, stand-ins:
-    their first use imports the real ones."""
-    stand_ins = {name: _stand_in(name) for name in names if name not in sys.modules}
-    sys.modules.update(stand_ins)
-    try:
-        yield
-    finally:
-        for name, module in stand_ins.items():
-            if sys.modules.get(name) is module:
-                del sys.modules[name]
-
-
-def _stand_in(name: str) -> ModuleType:
-    module = ModuleType(name)
-
-    def load(attribute: str) -> Any:
-        if sys.modules.get(name) is module:
-            del sys.modules[name]
-        return getattr(import_module(name), attribute)
-
-    vars(module)["__getattr__"] = load
-    return module
 
 
 def open_context(docs: Path | None = None) -> Any:
     """An ephemeral context of Great Expectations with one data source, of frames; it has no
     analytics, logging and progress bars. ``docs``: the folder that `render_docs` writes."""
     os.environ["GX_ANALYTICS_ENABLED"] = "false"  # read when the package is imported
-    gc.disable()  # the import makes a million objects that stay: looking through them is 10 %
+    gc.disable()  # the import (2 s) makes a million objects that stay: looking through them is 10 %
     try:
-        with _imported_on_use(*_SELDOM_USED):
-            import great_expectations
-            from great_expectations.data_context.types.base import ProgressBarsConfig
+        import great_expectations
+        from great_expectations.data_context.types.base import ProgressBarsConfig
     finally:
         gc.enable()
     logging.getLogger("great_expectations").setLevel(logging.CRITICAL)
