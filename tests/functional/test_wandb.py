@@ -215,7 +215,7 @@ def test_the_report_reaches_the_server(
         [grid] = [b["metadata"] for b in blocks if b["type"] == "panel-grid"]
         plots = [p["config"] for p in grid["panelBankSectionConfig"]["panels"]]
         assert [p["metrics"] for p in plots] == [[metric] for metric in team_report.PLOTS["sdg"]]
-        assert plots[1]["chartTitle"] == "Accuracy gain over Full: mcq/all/cade/accuracy_gain"
+        assert plots[1]["chartTitle"] == "CADE: gain in accuracy"
         assert {p["xAxis"] for p in plots} == {"night/year"}
         with pytest.raises(
             InfrastructureError,
