@@ -144,9 +144,14 @@ def test_given_ctrl_c_then_the_running_model_is_ended(tmp_path: Path) -> None:
             time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGINT)
 
+    # a shell's background processes inherit that Ctrl-C is ignored
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Thread(target=interrupt, daemon=True).start()
-    with pytest.raises(KeyboardInterrupt):
-        run(s, by_model(a=f"pathlib.Path({str(started)!r}).touch(); time.sleep(30)"))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run(s, by_model(a=f"pathlib.Path({str(started)!r}).touch(); time.sleep(30)"))
+    finally:
+        signal.signal(signal.SIGINT, before)
 
     assert records.status(s.results, NIGHT) == "interrupted"
     assert records.history(s.results).empty, "its process was waited for"
