@@ -92,7 +92,7 @@ def parse(data: object, model: type[T], where: Path | str, error: type[SdgbiasEr
         return parsed
     except Invalid as invalid:
         faults = sorted(invalid.errors(), key=lambda f: f["type"] not in _UNKNOWN)
-        raise error(f"{where}: {_sentence(faults[0], schema(model))}") from None
+        raise error(f"{where}: {_sentence(faults[0], schema(model), data)}") from None
 
 
 def faults(data: object, model: type[Any]) -> list[tuple[tuple[Any, ...], str]]:
@@ -101,7 +101,7 @@ def faults(data: object, model: type[Any]) -> list[tuple[tuple[Any, ...], str]]:
         _adapter(model).validate_python(data)
     except Invalid as invalid:
         described = schema(model)
-        return [(fault["loc"], _sentence(fault, described)) for fault in invalid.errors()]
+        return [(fault["loc"], _sentence(fault, described, data)) for fault in invalid.errors()]
     return []
 
 
@@ -115,12 +115,12 @@ def schema(model: type[Any], name: str = "") -> dict[str, Any]:
     }
 
 
-def _sentence(fault: Any, whole: dict[str, Any]) -> str:
+def _sentence(fault: Any, whole: dict[str, Any], data: object) -> str:
     """One fault as a sentence: field, value and what is valid."""
     *above, field = [part for part in fault["loc"] if part != "[key]"] or [""]
     if fault["type"] == "value_error":  # a rule of the format: a sentence of its own
-        return "".join((_place(fault["loc"]), str(fault["ctx"]["error"])))
-    place = _place(above)
+        return "".join((_place(fault["loc"], data), str(fault["ctx"]["error"])))
+    place = _place(above, data)
     here = _at(whole, above)
     if fault["type"] in _UNKNOWN:
         return place + one_of("field", field, here["properties"])
@@ -133,7 +133,7 @@ def _sentence(fault: Any, whole: dict[str, Any]) -> str:
     about = " ".join(_at(whole, fault["loc"]).get("description", "").split())
     if fault["type"] == "dataclass_type":
         fields = ", ".join(_at(whole, fault["loc"])["properties"])
-        return f"{_place(fault['loc'])}not a mapping of fields; valid fields: {fields}"
+        return f"{_place(fault['loc'], data)}not a mapping of fields; valid fields: {fields}"
     if fault["type"] in _VALID:
         message = _VALID[fault["type"]].format(**fault.get("ctx", {}))
     else:
@@ -143,13 +143,21 @@ def _sentence(fault: Any, whole: dict[str, Any]) -> str:
     elif fault["type"] in ("tuple_type", "dict_type") and about:
         message += f": {about}"
     message = message.removesuffix(".")
-    return f"{_place(above)}{field} is {fault['input']!r:.200}; valid: {message}"
+    return f"{_place(above, data)}{field} is {fault['input']!r:.200}; valid: {message}"
 
 
-def _place(loc: Any) -> str:
-    """('owners', 0) -> 'owners[0]: '; '' at the top."""
-    parts = [part for part in loc if part != "[key]"]  # pydantic's mark of a mapping's name
-    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts)
+def _place(loc: Any, data: Any) -> str:
+    """('owners', 0) -> 'owners[0]: ', with the name of what is there if it has one; '' at the
+    top."""
+    text = ""
+    for part in (part for part in loc if part != "[key]"):  # pydantic's mark of a mapping's name
+        text += f"[{part}]" if isinstance(part, int) else f".{part}"
+        try:
+            data = data[part]
+        except (IndexError, KeyError, TypeError):  # what is missing, or a step of pydantic's own
+            data = None
+        if isinstance(part, int) and isinstance(data, dict) and isinstance(data.get("name"), str):
+            text += f" ({data['name']})"
     return f"{text.removeprefix('.')}: " if text else ""
 
 

@@ -43,7 +43,7 @@ def test_given_a_rule_then_what_it_leaves_out_follows_from_its_metric() -> None:
 
 METHODS = "unknown methods 'cade+'; valid: cade, ctx_q"
 TESTS = "unknown tests 'T9'; valid: T1, T2, T3, T4, T5, all, each"
-FIELDS = "rules[0]: unknown field 'worst'; valid: allowed, at_least, at_most, by, methods"
+FIELDS = "rules[0] (one): unknown field 'worst'; valid: allowed, at_least, at_most, by, methods"
 VARIABLE = "never the address"
 
 
@@ -57,7 +57,7 @@ VARIABLE = "never the address"
         ({"tests": "T9"}, {}, TESTS),
         ({"worse": "down"}, {}, "unknown worse 'down'; valid: either, higher, lower"),
         ({"then": "page"}, {}, "unknown then 'page'; valid: alarm, quarantine"),
-        ({"allowed": -1}, {}, "rules[0]: allowed is -1; valid: 0 or more"),
+        ({"allowed": -1}, {}, "rules[0] (one): allowed is -1; valid: 0 or more"),
         ({"allowed": None}, {}, "nothing to judge by"),
         ({"by": "urban"}, {}, "knows no by"),
         ({"metric": "disparity"}, {}, "add by: country, urban, wealth"),
