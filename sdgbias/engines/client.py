@@ -309,9 +309,9 @@ class Client(Generic[Key]):
         kind, advice = next((k, a) for p, k, a in _MEANINGS if re.search(p, words, re.IGNORECASE))
         if kind is None:
             # a delay in the header, or in one of the details of Google's errors, such as '34.5s'
-            asked = re.fullmatch(_SECONDS, reply.headers.get("retry-after", ""))
-            asked = asked or re.search(rf'"retryDelay":\s*"{_SECONDS}s"', reply.text)
-            delay, patience = float(asked[1]) if asked else 0.0, self.options.patience
+            wait = re.fullmatch(_SECONDS, reply.headers.get("retry-after", ""))
+            wait = wait or re.search(rf'"retryDelay":\s*"{_SECONDS}s"', reply.text)
+            delay, patience = float(wait[1]) if wait else 0.0, self.options.patience
             if delay > patience:
                 late = f"{self.name}: the endpoint asks to wait {delay:.0f} s, more than"
                 late += f" options.patience ({patience:.0f} s); run the same command later"

@@ -149,7 +149,7 @@ class Server:
 
     def _wait(self, health: str) -> None:
         name, began = self.spec.name, time.monotonic()
-        told = 0.0
+        shown_at = 0.0
         while True:
             if self.ended:
                 raise self._refusal()
@@ -160,8 +160,8 @@ class Server:
             if seconds > _STUCK:
                 words = f"vLLM did not come up within {_STUCK:.0f} s ({self.last_words()})"
                 raise InfrastructureError(f"{name}: {words}")
-            if seconds - told > _TELL:
-                told, line = seconds, (self._lines() or [""])[-1][:120]
+            if seconds - shown_at > _TELL:
+                shown_at, line = seconds, (self._lines() or [""])[-1][:120]
                 print(
                     f"{name}: vLLM is loading, {seconds:.0f} s {line}", file=sys.stderr, flush=True
                 )

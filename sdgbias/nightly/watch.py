@@ -258,12 +258,12 @@ def run(
         raise UsageError(f"--webhook-env {variable}: not set; export it: the address is secret")
     root = entries.find_root()
     rules, here = watch_rules.read(file or root / "registry" / "watch.yaml"), admission.here(root)
-    found = look(root, rules, here, dry_run)
+    releases = look(root, rules, here, dry_run)
     tried = [] if dry_run else try_candidates(root, rules, here.versions)
-    show(found + tried)
-    lines = [one.line() for one in found + tried if one.news]
+    show(releases + tried)
+    lines = [one.line() for one in releases + tried if one.news]
     to_send = "\n".join(["New on the hub:", *lines]) if lines and address and not dry_run else ""
     if to_send and (why := notify.post(address, to_send)[1]):
         raise InfrastructureError(f"the news could not be sent: {why}; they are printed above")
-    if failed := ", ".join(one.repo for one in found if one.verdict == TROUBLE):
+    if failed := ", ".join(one.repo for one in releases if one.verdict == TROUBLE):
         raise InfrastructureError(f"can't be read: {failed}; later again: sdgbias models watch")

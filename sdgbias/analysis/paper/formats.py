@@ -129,8 +129,8 @@ def _short(c: Cell, column: Column, reasons: dict[str, int]) -> str:
     """The value, 'not run', or a marker that refers to a reason below the table."""
     if c.made:
         return written(c.value, column.kind)
-    known = ("", NOT_RUN)
-    return c.status if c.status in known else f"[{reasons.setdefault(c.status, len(reasons) + 1)}]"
+    plain = ("", NOT_RUN)
+    return c.status if c.status in plain else f"[{reasons.setdefault(c.status, len(reasons) + 1)}]"
 
 
 def _label(r: Row) -> str:

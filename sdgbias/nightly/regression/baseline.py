@@ -43,12 +43,12 @@ def of_night(results: Path, night: str = "", model: str = "") -> list[Target]:
 
     Raises UsageError for an unknown night or model.
     """
-    known = nights.known(results)
-    if night and night not in known:
-        earlier = f" and {len(known) - 10} earlier ones" if len(known) > 10 else ""
-        raise UsageError(one_of("night", night, known[-10:]) + earlier)
-    newest = night or (known[-1] if known else "")
-    targets = _targets(results, newest, [] if known else suites.newest_runs(results))
+    names = nights.known(results)
+    if night and night not in names:
+        earlier = f" and {len(names) - 10} earlier ones" if len(names) > 10 else ""
+        raise UsageError(one_of("night", night, names[-10:]) + earlier)
+    newest = night or (names[-1] if names else "")
+    targets = _targets(results, newest, [] if names else suites.newest_runs(results))
     models = {t.model for t in targets}
     if model and model not in models:
         raise UsageError(one_of("model with a run in this night", model, models))

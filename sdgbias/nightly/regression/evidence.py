@@ -92,9 +92,9 @@ class RuleEvidence:
         near, far = sorted((abs(low), abs(high)))
         return abs(change), near if low * high > 0 else 0.0, far
 
-    def missing(self, note: str, **known: Any) -> RuleEvidence:
-        """With nothing to judge, and why; ``known``: what is known all the same."""
-        return replace(self, **{"note": note, "verdict": MISSING, **known})
+    def missing(self, note: str, **numbers: Any) -> RuleEvidence:
+        """With nothing to judge, and why; ``numbers``: what is known all the same."""
+        return replace(self, **{"note": note, "verdict": MISSING, **numbers})
 
     def tested(self, p: float, **measured: Any) -> RuleEvidence:
         """With its numbers, and p of "not worse" from the two-sided p; unchanged if the rule counts

@@ -160,11 +160,11 @@ def _values(answers: Answers, task: str, metric: str) -> Any:
         return _HERE[metric](answers)
     # of first-token scores of answers about people the metrics are those of a choice
     of = Task.MCQ if task in (DIRECT, CHOICE) else Task(task)
-    found = next((m for m in sdg_metrics.METRICS[of] if m.name == metric), None)
-    if found is None:
+    measured = next((m for m in sdg_metrics.METRICS[of] if m.name == metric), None)
+    if measured is None:
         return np.nan
-    values = np.asarray(found.values(answers), dtype=float)
-    return values if found.shown is None else np.where(found.shown(answers), values, np.nan)
+    values = np.asarray(measured.values(answers), dtype=float)
+    return values if measured.shown is None else np.where(measured.shown(answers), values, np.nan)
 
 
 def _parse_failures(answers: Answers) -> Any:

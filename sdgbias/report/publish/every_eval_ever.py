@@ -85,16 +85,16 @@ def _record(run: Row) -> Row:
 
 
 def _result(run: Row, n: Row) -> Row:
-    metric, said = n["metric"], (n["task"], n["test"], n["method"])
+    metric, key = n["metric"], (n["task"], n["test"], n["method"])
     share, signed = wording.is_share(metric), wording.is_difference(metric)
     interval = {
         **{"lower": n["ci_low"], "upper": n["ci_high"], "confidence_level": LEVEL},
         "method": f"t interval of means, {run['settings']['interval']}",
     }
-    found = {} if n["ci_low"] is None else {"confidence_interval": interval}
+    uncertainty = {} if n["ci_low"] is None else {"confidence_interval": interval}
     return {
-        "evaluation_result_id": "/".join((run["run_id"], *said, f"{metric} {n['part']}".strip())),
-        "evaluation_name": " ".join(("sdgbias", *said)),
+        "evaluation_result_id": "/".join((run["run_id"], *key, f"{metric} {n['part']}".strip())),
+        "evaluation_name": " ".join(("sdgbias", *key)),
         "source_data": {
             "dataset_name": "SDGBiasBench, rebuilt",
             "source_type": "other",
@@ -108,5 +108,8 @@ def _result(run: Row, n: Row) -> Row:
             "min_score": (-1.0 if share else "-Infinity") if signed else 0.0,
             "max_score": 1.0 if share else "Infinity",
         },
-        "score_details": {"score": n["value"], "uncertainty": {"num_samples": n["n"], **found}},
+        "score_details": {
+            "score": n["value"],
+            "uncertainty": {"num_samples": n["n"], **uncertainty},
+        },
     }
