@@ -109,20 +109,19 @@ def result_of(run: Callable[[], State[Any]]) -> Any:
 def evaluated(
     job: Job, results: Path, device: str | None, score_deployment: str = ""
 ) -> JobOutcome:
-    """Evaluate one model as a task run of its own. What its code raised, and Interrupted, is an
-    outcome."""
-    given, began = (job, results, device, score_deployment), datetime.now(UTC)
+    """Evaluate one model as a task run of its own. Raises what its code raised, and Interrupted."""
+    given = (job, results, device, score_deployment)
     run = evaluate.with_options(tags={f"model:{job.model}", f"suite:{job.suite}"})
     outcome = result_of(lambda: run(*given, return_state=True))
     if isinstance(outcome, JobOutcome):
-        return work.since(outcome, began)
-    return work.crashed(job, outcome, began)
+        return outcome
+    raise outcome
 
 
 def closed(name: str, options: NightOptions, night: Night) -> records.StepResult:
     """Run a closing step as a task run of its own."""
     result = result_of(lambda: close(name, options, night, return_state=True))
-    failed = records.StepResult(records.FAILED, str(result))
+    failed = records.StepResult(work.FAILED, str(result))
     return result if isinstance(result, records.StepResult) else failed
 
 

@@ -14,7 +14,7 @@ from sdgbias import formats
 from sdgbias.benchmark.own_spec import SuiteFile
 from sdgbias.engines import options
 from sdgbias.nightly.regression.policy import Policy
-from sdgbias.nightly.watch_rules import Rules
+from sdgbias.nightly.watch import Rules
 from sdgbias.registry.spec import ModelSpec
 
 REGISTRY = Path(__file__).resolve().parents[1] / "registry"

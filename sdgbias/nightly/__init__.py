@@ -6,5 +6,5 @@ imports Prefect.
 * gpus, weights: the GPUs and the files that models run with
 * records, quarantine: the record of nights, and models that failed
 * steps, regression, notify: analysis, regression checks and the message at the end
-* watch, watch_rules: releases on the hub become candidates and are tried
+* watch: releases on the hub become candidates and are tried
 """

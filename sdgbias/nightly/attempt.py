@@ -1,4 +1,5 @@
-"""One model on one suite: run it in a separate process, classify the outcome, decide on retries."""
+"""One model on one suite: an attempt in a process of its own, its outcome, and whether another
+attempt may help."""
 
 from __future__ import annotations
 
@@ -11,10 +12,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from sdgbias import errors, exits, progress
+from sdgbias import progress
+from sdgbias.errors import StoreError
 from sdgbias.files import json_object, packaged_yaml
 from sdgbias.nightly import gpus, process
-from sdgbias.nightly.plan import BROKEN, WEBHOOK, Job, Skipped
+from sdgbias.nightly.plan import WEBHOOK, Job
 
 PUBLISHED, UNCHANGED, FAILED, SKIPPED = "published", "unchanged", "failed", "skipped"
 CLI = (sys.executable, "-m", "sdgbias.cli")
@@ -46,11 +48,8 @@ NOT_FOR_MODELS = (
     "PREFECT_API_AUTH_STRING",
     "PREFECT_API_DATABASE_CONNECTION_URL",
 )
-_BY_CODE = {
-    error.exit_code: error.__name__
-    for error in errors.SdgbiasError.__subclasses__()
-    if error.exit_code != errors.SdgbiasError.exit_code
-}
+#: Stage -> its first and its newest record, of a model at work; the last key is the newest stage.
+Stages = dict[str, tuple[progress.Record, progress.Record]]
 
 
 def failure(kind: object) -> FailureKind:
@@ -105,10 +104,8 @@ def outcome_of(job: Job, began: datetime, **known: Any) -> JobOutcome:
     return replace(blank, started_at=began, **{"finished_at": began, **known})
 
 
-def unchanged(job: Job, now: datetime) -> JobOutcome | None:
-    """'unchanged' for a job with a finished run (Job.run_id), which needs no process; else None."""
-    if not job.run_id:
-        return None
+def unchanged(job: Job, now: datetime) -> JobOutcome:
+    """'unchanged' for a job with a finished run (Job.run_id), which needs no process."""
     outcome = PUBLISHED if job.run_id in published_tonight(job) else UNCHANGED
     return outcome_of(job, now, outcome=outcome, run_id=job.run_id)
 
@@ -118,22 +115,6 @@ def published_tonight(job: Job) -> set[str]:
     not learn."""
     outcomes = [json_object(file) for file in _outcome_files(job)]
     return {str(one.get("run_id")) for one in outcomes if one.get("outcome") == PUBLISHED}
-
-
-def unplanned(night: str, skipped: Skipped, now: datetime) -> JobOutcome:
-    """'skipped' for a model and suite that have no job tonight; 'failed' for an unreadable registry
-    entry, which is not quarantined: there is no valid entry to write that into."""
-    broken = skipped.state == BROKEN
-    return JobOutcome(
-        skipped.model,
-        skipped.suite,
-        FAILED if broken else SKIPPED,
-        kind="RegistryError" if broken else "",
-        message=process.redact(skipped.reason),
-        night=night,
-        started_at=now,
-        finished_at=now,
-    )
 
 
 def command(job: Job, results: Path, number: int) -> list[str]:
@@ -170,88 +151,87 @@ def attempt(
     ``gpu``: the GPUs that the night holds for it (CUDA_VISIBLE_DEVICES); ``look`` is called every
     second, and returns why a person wants it ended ('': to go on). Failures of the model never
     raise."""
-    began = datetime.now(UTC)
+    began, stages = datetime.now(UTC), Stages()
     job.log.parent.mkdir(parents=True, exist_ok=True)
     published = published_tonight(job)
     for stale in _outcome_files(job) if number == 1 else [outcome_file(job, number)]:
         stale.unlink(missing_ok=True)
-    environment = {
-        "SDGBIAS_REGISTRY": str(job.root),
-        progress.TASK: job.name,
-        **({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu, gpus.HELD: "1"}),
-    }
-    if job.threads:  # numba takes every core otherwise, and gives them to torch, too
-        limits = {"OMP_NUM_THREADS", "NUMBA_NUM_THREADS"} - set(os.environ)
-        environment |= dict.fromkeys(limits, str(job.threads))
-    stages: dict[str, tuple[progress.Record, progress.Record]] = {}
 
     def look_at_it() -> str:
         for record in progress.records():
             if record.task == job.name:
                 first, _ = stages.pop(record.what, (record, record))
-                stages[record.what] = (first, record)  # the last key is the newest stage
+                stages[record.what] = (first, record)
         return look()
 
+    withheld = (*NOT_FOR_MODELS, *job.withheld)
+    line, environment = argv(job, results, number), _environment(job, gpu)
     with progress.listening():
-        ended = process.run(
-            argv(job, results, number),
-            job.log,
-            job.timeout_s,
-            environment,
-            (*NOT_FOR_MODELS, *job.withheld),
-            look_at_it,
-        )
-    facts = _classified(job, ended, json_object(outcome_file(job, number)))
-    facts |= _how_far(job, facts, stages)
-    if facts.get("run_id") in published:
-        facts["outcome"] = PUBLISHED
+        end = process.run(line, job.log, job.timeout_s, environment, withheld, look_at_it)
+    reported = json_object(outcome_file(job, number))
+    facts = _published(reported, published) or _ended(job, end, reported, stages)
+    finished = began + timedelta(seconds=end.seconds)
     outcome = outcome_of(
-        job,
-        began,
-        attempts=number,
-        seconds=round(ended.seconds, 3),
-        finished_at=began + timedelta(seconds=ended.seconds),
-        **facts,
+        job, began, attempts=number, seconds=round(end.seconds, 3), finished_at=finished, **facts
     )
-    with suppress(errors.StoreError):  # what its process wrote has the run as well
+    with suppress(StoreError):  # what its process wrote has the run as well
         process.write_outcome(outcome_file(job, number), outcome.row())
     return outcome
 
 
-def _how_far(
-    job: Job,
-    ended: Mapping[str, Any],
-    stages: Mapping[str, tuple[progress.Record, progress.Record]],
+def _environment(job: Job, gpu: str | None) -> dict[str, str]:
+    """What a model's process has in its environment, beside what this process has."""
+    environment = {"SDGBIAS_REGISTRY": str(job.root), progress.TASK: job.name}
+    if gpu is not None:
+        environment |= {"CUDA_VISIBLE_DEVICES": gpu, gpus.HELD: "1"}
+    if job.threads:  # numba takes every core otherwise, and gives them to torch, too
+        limits = {"OMP_NUM_THREADS", "NUMBA_NUM_THREADS"} - set(os.environ)
+        environment |= dict.fromkeys(limits, str(job.threads))
+    return environment
+
+
+def _published(reported: Mapping[str, Any], published: set[str]) -> dict[str, Any]:
+    """What a process reported that has a run, {} where it has none. published: the runs that this
+    night published before."""
+    if not reported.get("run_id"):
+        return {}
+    run_id = str(reported["run_id"])
+    counts = {name: int(reported.get(name, 0)) for name in ("scored", "planned", "failed")}
+    old = reported.get("outcome") == UNCHANGED and run_id not in published
+    return {"outcome": UNCHANGED if old else PUBLISHED, "run_id": run_id, **counts}
+
+
+def _ended(
+    job: Job, end: process.ProcessEnd, reported: Mapping[str, Any], stages: Stages
 ) -> dict[str, Any]:
-    """What is known of a model that was ended: how far it came, and of one whose time ended while
-    it made progress how many nights like this one are left."""
+    """Why there is no run: a person ended it, its process says why, or its end does; and how far a
+    model came whose process was ended."""
     counted = [(first, last) for first, last in stages.values() if last.total > 1]
-    if not counted or ended.get("kind") not in ("TimedOut", CANCELLED):
-        return {}
-    first, last = counted[-1]
-    facts = {"scored": last.done, "planned": last.total}
-    if ended["kind"] == CANCELLED:
-        kept = f"{last.done:,} of {last.total:,} prompts are kept ({last.what})"
-        return {**facts, "message": f"{ended['message']}; {kept}"}
+    first, last = counted[-1] if counted else (progress.Record(""), progress.Record(""))
+    came = {"scored": last.done, "planned": last.total} if counted else {}
+    if end.ended:
+        kept = f"; {last.done:,} of {last.total:,} prompts are kept ({last.what})"
+        message = end.ended + kept * bool(counted)
+        return {"outcome": SKIPPED, "kind": CANCELLED, "message": message, **came}
+    if reported.get("kind"):
+        message = process.redact(str(reported.get("message", "")))
+        return {"kind": str(reported["kind"]), "message": message}
+    if end.kind != process.TIMED_OUT:
+        return {"kind": end.kind or process.UNEXPECTED, "message": end.message}
     if last.done <= first.done:
-        return {}
+        onward = "finished prompts are kept, the next try goes on from them; more time: --timeout"
+        return {"kind": end.kind, "message": f"{end.message}; {onward}"}
     nights = (last.total - last.done) / (last.done - first.done)
     message = (
         f"{last.done / last.total:.0%} of prompts ({last.what}), about {nights:.1f} nights left at"
         f" {job.timeout_s:.0f} s each; goes on from there the next night; more time: --timeout"
     )
-    return {**facts, "kind": OUT_OF_TIME, "message": message}
+    return {"kind": OUT_OF_TIME, "message": message, **came}
 
 
 def worth_another_try(outcome: JobOutcome) -> bool:
     """Whether it failed, and attempts are left for its kind of failure."""
     return outcome.outcome == FAILED and outcome.attempts < failure(outcome.kind).tries
-
-
-def since(outcome: JobOutcome, started: datetime) -> JobOutcome:
-    """``outcome`` with the start and the seconds of all its attempts and waits."""
-    seconds = (datetime.now(UTC) - started).total_seconds()
-    return replace(outcome, started_at=started, seconds=round(seconds, 3))
 
 
 def keep_trying(
@@ -262,53 +242,9 @@ def keep_trying(
     argv: Callable[[Job, Path, int], Sequence[str]] = command,
 ) -> JobOutcome:
     """Make attempts on this machine until one succeeds or none is left for the last kind of
-    failure; with Prefect, its retries do this."""
-    started = datetime.now(UTC)
+    failure; with Prefect, its retries do this. The outcome of the last one."""
     outcome = attempt(job, results, 1, device, argv)
     while worth_another_try(outcome):
         sleep(WAITS[min(outcome.attempts, len(WAITS)) - 1])
         outcome = attempt(job, results, outcome.attempts + 1, device, argv)
-    return since(outcome, started)
-
-
-def crashed(job: Job, error: BaseException, began: datetime) -> JobOutcome:
-    """The outcome of a job whose supervising code raised: a failure of that model only; the night
-    continues."""
-    name = type(error).__name__
-    kind = name if isinstance(error, errors.SdgbiasError) else "Unexpected"
-    message = process.redact(f"{name}: {error}")
-    return since(
-        outcome_of(
-            job, began, attempts=1, kind=kind, message=message, finished_at=datetime.now(UTC)
-        ),
-        began,
-    )
-
-
-def _classified(job: Job, ended: process.ProcessEnd, reported: dict[str, Any]) -> dict[str, Any]:
-    """What an attempt came to: by what its process reported, then the timeout, the signal, the exit
-    code and the last error in the log."""
-    if reported.get("run_id"):
-        counts = {name: int(reported.get(name, 0)) for name in ("scored", "planned", "failed")}
-        outcome = UNCHANGED if reported.get("outcome") == UNCHANGED else PUBLISHED
-        return {"outcome": outcome, "run_id": str(reported["run_id"]), **counts}
-    if ended.ended:
-        return {"outcome": SKIPPED, "kind": CANCELLED, "message": ended.ended}
-    words = process.last_error(job.log)
-    if reported.get("kind"):
-        kind, message = str(reported["kind"]), str(reported.get("message", ""))
-    elif ended.timed_out:
-        kind = "TimedOut"
-        message = (
-            f"not done within {job.timeout_s:.0f} s; finished prompts are kept, the next try goes"
-            " on from them; more time: --timeout"
-        )
-    elif ended.code < 0:
-        name = exits.died_of(ended.code)
-        perhaps = " (perhaps for want of memory)" if name == "SIGKILL" else ""
-        last = f"; its last words: {words}" if words else ""
-        kind, message = "Killed", f"ended by {name}{perhaps}{last}"
-    else:
-        kind = _BY_CODE.get(ended.code, "Unexpected")
-        message = words or f"ended with exit code {ended.code} and reported no outcome"
-    return {"kind": kind, "message": process.redact(message)}
+    return outcome

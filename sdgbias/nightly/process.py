@@ -8,6 +8,7 @@ the night that started it.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import signal
@@ -22,29 +23,37 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sdgbias import credentials, exits
-from sdgbias.errors import OutOfMemory, SdgbiasError, StoreError
+from sdgbias import credentials, errors, exits
 from sdgbias.files import replacing
 from sdgbias.nightly import supervisor
 
 #: Seconds between SIGTERM and SIGKILL.
 GRACE = 5.0
-#: Seconds between two looks at the progress of a running process.
+#: Seconds between two looks at a running command.
 LOOK = 1.0
 #: Maximum length of a stored message, in characters.
 LONGEST = 500
 #: Bytes of a command's log; as much again is kept before it, in NAME.log.1.
 LOG_BYTES = 16 * 2**20
+#: Kinds of end beside the classes of errors.
+TIMED_OUT, KILLED, UNEXPECTED = "TimedOut", "Killed", "Unexpected"
+_BY_CODE = {
+    error.exit_code: error.__name__
+    for error in errors.SdgbiasError.__subclasses__()
+    if error.exit_code != errors.SdgbiasError.exit_code
+}
 _MARK = re.compile(rb"(?:\A|\0)%s=(\d+):(\d+)" % supervisor.MARK.encode())
 _STARTED = "== started "
 _SECRET_NAME = re.compile(r"key|token|secret|passw|credential|webhook", re.IGNORECASE)
 #: The last line of a traceback: an exception's name, at the beginning of a line.
 _RAISED = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)\b")
 _UNPRINTABLE = re.compile(r"[^\x20-\x7e\xa0-\uffff]")
-_RUNNING: set[subprocess.Popen[bytes]] = set()
-_LOCK = threading.Lock()
-_PIPE: list[int] = []  # one for all children; never closed
 _STOPPING = threading.Event()
+#: Supervisors have its reading end as standard input. The end of that file means that this process
+#: is gone, however it ended: they have it before their first instruction, and no child inherits the
+#: writing end.
+_LIFELINE, _WRITING_END = os.pipe()
+os.register_at_fork(after_in_child=lambda: os.close(_WRITING_END))
 
 
 class Stopped(Exception):
@@ -53,13 +62,17 @@ class Stopped(Exception):
 
 @dataclass(frozen=True)
 class ProcessEnd:
-    """How a process ended: exit code (negative: the signal), whether it timed out, its duration in
-    seconds; ended: the reason for which `look` had it ended, '' if it did not."""
+    """How a command ended. code: its exit code (negative: the signal). ended: the reason for which
+    `look` had it ended, '' if it did not. kind: '' of a success, TIMED_OUT, KILLED, else the class
+    of error that its exit code stands for. message: why, in one line without secrets; words: the
+    part of it that the command wrote itself, '' for none."""
 
     code: int
-    timed_out: bool
     seconds: float
     ended: str = ""
+    kind: str = ""
+    message: str = ""
+    words: str = ""
 
 
 def run(
@@ -71,18 +84,36 @@ def run(
     look: Callable[[], str] = lambda: "",
 ) -> ProcessEnd:
     """Run a command to its end or to the timeout (0: none). ``look`` is called every second while
-    it runs; a reason that it returns ('': none) ends it. The rest as of `beside`. Raises Stopped if
-    `stop_all` ended it."""
-    began, timed_out, reason = time.monotonic(), False, ""
+    it runs; a reason that it returns ('': none) ends it. The rest as of `beside`. Raises Stopped
+    after `stop_all`."""
+    began = now = time.monotonic()
+    deadline, reason = began + (timeout_s or math.inf), ""
     more = {"PYTHONUNBUFFERED": "1", **(environment or {})}
-    with beside(command, log, more, without) as child, _running(child):
-        try:
-            reason = _watch(child, timeout_s, look)
-        except subprocess.TimeoutExpired:
-            timed_out = True
+    with beside(command, log, more, without) as child:
+        while child.poll() is None and not (reason or now >= deadline or _STOPPING.is_set()):
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(max(0.0, min(LOOK, deadline - now)))
+            now, reason = time.monotonic(), look()
+        late = child.poll() is None and now >= deadline
     if _STOPPING.is_set():
         raise Stopped
-    return ProcessEnd(child.returncode, timed_out, time.monotonic() - began, reason)
+    words = "" if late else last_error(log)
+    kind, message = _verdict(child.returncode, timeout_s if late else 0.0, words)
+    return ProcessEnd(child.returncode, time.monotonic() - began, reason, kind, message, words)
+
+
+def _verdict(code: int, limit: float, words: str) -> tuple[str, str]:
+    """(kind, message) of a command that ended so. limit: the seconds after which it was ended, 0 if
+    it ended before."""
+    if limit:
+        return TIMED_OUT, f"not done within {limit:.0f} s"
+    if code < 0:
+        name = exits.died_of(code)
+        perhaps = " (perhaps for want of memory)" if name == "SIGKILL" else ""
+        last = f"; its last words: {words}" if words else ""
+        return KILLED, redact(f"ended by {name}{perhaps}{last}")
+    kind = _BY_CODE.get(code, UNEXPECTED) if code else ""
+    return kind, words or f"ended with exit code {code}"
 
 
 @contextmanager
@@ -104,7 +135,7 @@ def beside(
         script = [sys.executable, "-I", "-S", supervisor.__file__, *limits]
         child = subprocess.Popen(
             [*script, *command],
-            stdin=_lifeline(),
+            stdin=_LIFELINE,
             stdout=subprocess.DEVNULL,
             stderr=sink,
             start_new_session=True,
@@ -113,54 +144,13 @@ def beside(
     try:
         yield child
     finally:
-        _end([child])
-
-
-@contextmanager
-def _running(child: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Within the block `stop_all` ends it."""
-    with _LOCK:
-        _RUNNING.add(child)
-    try:
-        if _STOPPING.is_set():
-            child.terminate()
-        yield
-    finally:
-        with _LOCK:
-            _RUNNING.discard(child)
-
-
-def _lifeline() -> int:
-    """The reading end of a pipe that supervisors have as standard input. Its end of file means that
-    this process is gone, however it ended: they have it before their first instruction, and no
-    child inherits the writing end."""
-    with _LOCK:
-        if not _PIPE:
-            _PIPE.extend(os.pipe())
-        return _PIPE[0]
-
-
-def _forget() -> None:
-    """A forked child must not hold its parent's pipe open."""
-    while _PIPE:
-        os.close(_PIPE.pop())
-
-
-os.register_at_fork(after_in_child=_forget)
-
-
-def _end(children: Sequence[subprocess.Popen[bytes]]) -> None:
-    """End these supervisors with all that they look after; what a killed one left is ended, too."""
-    for child in children:
         child.terminate()
-    end = time.monotonic() + GRACE + 2 * supervisor.PATIENCE
-    for child in children:
         try:
-            child.wait(max(0.0, end - time.monotonic()))
+            child.wait(GRACE + 2 * supervisor.PATIENCE)
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
-    sweep()
+        sweep()
 
 
 def sweep() -> int:
@@ -175,22 +165,8 @@ def sweep() -> int:
     return count
 
 
-def _watch(child: subprocess.Popen[bytes], timeout_s: float, look: Callable[[], str]) -> str:
-    """Wait for the end, or for a reason of ``look``, which is returned; raises TimeoutExpired after
-    ``timeout_s`` seconds (0: never)."""
-    deadline = time.monotonic() + (timeout_s or float("inf"))
-    while child.poll() is None:
-        with suppress(subprocess.TimeoutExpired):
-            child.wait(min(LOOK, max(0.0, deadline - time.monotonic())))
-        if reason := look():
-            return reason
-        if child.poll() is None and time.monotonic() >= deadline:
-            raise subprocess.TimeoutExpired(child.args, timeout_s)
-    return ""
-
-
 def begin() -> None:
-    """Allow processes to be started (again after `stop_all`)."""
+    """Allow commands to be run (again after `stop_all`)."""
     _STOPPING.clear()
 
 
@@ -201,12 +177,9 @@ def pause(seconds: float) -> None:
 
 
 def stop_all() -> None:
-    """End every process that ``run`` is waiting for, with its children; none can be started until
-    `begin`."""
+    """Have every `run` of this process end its command, within a second, and raise Stopped; so does
+    each further one until `begin`."""
     _STOPPING.set()
-    with _LOCK:
-        running = list(_RUNNING)
-    _end(running)
 
 
 def redact(text: str) -> str:
@@ -228,15 +201,14 @@ def last_error(log: Path) -> str:
         with log.open("rb") as source:
             source.seek(max(0, source.seek(0, os.SEEK_END) - 20_000))
             lines = re.split(r"[\r\n]+", source.read().decode("utf-8", "replace"))
-        begun = max((i for i, line in enumerate(lines) if line.startswith(_STARTED)), default=-1)
     except OSError:
         return ""
-    lines = lines[begun + 1 :]
-    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-    raised = [line for line in lines if _RAISED.match(line)]
-    spoken = [line for line in lines if line.strip()]
+    begun = max((i for i, line in enumerate(lines) if line.startswith(_STARTED)), default=-1)
+    lines = [line for line in lines[begun + 1 :] if line.strip()]
+    reported = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     crashed = [line] if (line := exits.crash(lines)) else []
-    return redact((errors or crashed or raised or spoken or [""])[-1])
+    raised = [line for line in lines if _RAISED.match(line)]
+    return redact((reported or crashed or raised or lines or [""])[-1])
 
 
 @contextmanager
@@ -245,24 +217,19 @@ def report_outcome(path: Path | None) -> Iterator[dict[str, Any]]:
     error write its kind and message, and re-raise. The names are columns of ``night_outcomes``.
     Without a path nothing is written. Raises StoreError if the file can't be written."""
     outcome: dict[str, Any] = {}
-    if path is None:
-        yield outcome
-        return
-
-    def failed(error: Exception) -> None:
-        kind, expected = type(error).__name__, isinstance(error, SdgbiasError)
-        message = str(error) if expected else f"{kind}: {error}"
-        write_outcome(path, {"outcome": "failed", "kind": kind, "message": message})
-
     try:
         yield outcome
-    except MemoryError as error:
-        failed(lack := OutOfMemory(f"out of memory: {error}".rstrip(": ")))
-        raise lack from None
     except Exception as error:
-        failed(error)
+        if path:
+            lack = isinstance(error, MemoryError)
+            kind = errors.OutOfMemory.__name__ if lack else type(error).__name__
+            message = str(error)
+            if not isinstance(error, errors.SdgbiasError):
+                message = f"{'out of memory' if lack else kind}: {error}".rstrip(": ")
+            write_outcome(path, {"outcome": "failed", "kind": kind, "message": message})
         raise
-    write_outcome(path, outcome)
+    if path:
+        write_outcome(path, outcome)
 
 
 def write_outcome(path: Path, outcome: dict[str, Any]) -> None:
@@ -273,6 +240,6 @@ def write_outcome(path: Path, outcome: dict[str, Any]) -> None:
             part.write_text(json.dumps(outcome, default=str), encoding="utf-8")
     except OSError as error:
         if not outcome.get("kind"):
-            raise StoreError(
+            raise errors.StoreError(
                 f"{path}: can't be written ({error.strerror}); what was published stays"
             ) from None

@@ -8,7 +8,7 @@ by `end`.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -17,16 +17,17 @@ from pathlib import Path
 import pandas as pd
 
 from sdgbias import locks, store
-from sdgbias.errors import InfrastructureError, StoreError
-from sdgbias.nightly.attempt import JobOutcome, unplanned
+from sdgbias.errors import InfrastructureError, RegistryError, StoreError
+from sdgbias.nightly import process
+from sdgbias.nightly.attempt import FAILED, SKIPPED, JobOutcome
 from sdgbias.nightly.night_options import NightOptions
-from sdgbias.nightly.plan import BROKEN, Night
+from sdgbias.nightly.plan import BROKEN, Night, Skipped
 from sdgbias.store import night_files
 from sdgbias.types import CANDIDATE, RETIRED
 
 RUNNING, DONE, INTERRUPTED = "running", "done", "interrupted"
-#: How a closing step may end, beside 'done'.
-BREACH, FAILED = "breach", "failed"
+#: How a closing step may end, beside 'done' and 'failed'.
+BREACH = "breach"
 
 
 @dataclass(frozen=True)
@@ -57,10 +58,9 @@ def only_one(results: Path, night: str = "") -> Iterator[None]:
         return StoreError(f"{path}: {error.strerror}; give a writable folder with --results")
 
     def busy(holder: str) -> InfrastructureError:
-        who = holder or "another process"
         return NightAtWork(
-            f"another night is at work on {results}: {who}; let it finish, or end that process;"
-            " what it finished is kept"
+            f"another night is at work on {results}: {holder or 'another process'}; let it finish,"
+            " or end that process; what it finished is kept"
         )
 
     try:
@@ -73,10 +73,11 @@ def only_one(results: Path, night: str = "") -> Iterator[None]:
         yield
 
 
-def begin(options: NightOptions, night: Night, now: datetime) -> None:
+def begin(options: NightOptions, night: Night, now: datetime) -> list[JobOutcome]:
     """Open a night, and mark an earlier one that is still 'running' as interrupted. A results file
-    is made where there is none, for the steps that read it. Raises StoreError if the night's files
-    can't be written."""
+    is made where there is none, for the steps that read it. Returns the outcomes of models that
+    are not tried tonight: those that a person did not put aside. Raises StoreError if the night's
+    files can't be written."""
     results = options.results
     others = "SELECT night FROM nights WHERE status = ? AND night != ?"
     for earlier in night_files.query(results, others, [RUNNING, night.night])["night"]:
@@ -96,39 +97,55 @@ def begin(options: NightOptions, night: Night, now: datetime) -> None:
         **step_columns({}),
     }
     night_files.write(results, "nights", row)
-    for skipped in night.skipped:
-        if skipped.state not in (CANDIDATE, RETIRED, BROKEN):
-            row = unplanned(night.night, skipped, now).row()
-            night_files.write(results, "night_outcomes", row)
+    left_out = [s for s in night.skipped if s.state not in (CANDIDATE, RETIRED)]
+    outcomes = [_untried(night.night, skipped, now) for skipped in left_out]
+    for outcome in outcomes:
+        night_files.write(results, "night_outcomes", outcome.row())
     with suppress(StoreError), store.connect(results):
         pass
+    return outcomes
+
+
+def _untried(night: str, skipped: Skipped, now: datetime) -> JobOutcome:
+    """'skipped' for a model and suite that have no job tonight; 'failed' for an unreadable registry
+    entry, which is not quarantined: there is no valid entry to write that into."""
+    broken = skipped.state == BROKEN
+    return JobOutcome(
+        skipped.model,
+        skipped.suite,
+        FAILED if broken else SKIPPED,
+        kind=RegistryError.__name__ if broken else "",
+        message=process.redact(skipped.reason),
+        night=night,
+        started_at=now,
+        finished_at=now,
+    )
 
 
 def add(results: Path, outcomes: Sequence[JobOutcome]) -> str:
     """Record outcomes; returns why one could not be written ('' if all were)."""
+    return _write(results, "night_outcomes", (outcome.row() for outcome in outcomes))
+
+
+def update(results: Path, night: str, **columns: object) -> str:
+    """Change columns of a night; returns why they could not be written ('' if they were)."""
+    key = {"night": night}
+    return _write(results, "nights", [key | night_files.read(results, "nights", key) | columns])
+
+
+def _write(results: Path, view: str, rows: Iterable[Mapping[str, object]]) -> str:
     why = ""
-    for outcome in outcomes:
+    for row in rows:
         try:
-            night_files.write(results, "night_outcomes", outcome.row())
+            night_files.write(results, view, row)
         except StoreError as error:
             why = str(error)
     return why
 
 
-def update(results: Path, night: Night, **columns: object) -> str:
-    """Change columns of a night; returns why they could not be written ('' if they were)."""
-    key = {"night": night.night}
-    before = night_files.read(results, "nights", key) or key
-    try:
-        night_files.write(results, "nights", {**before, **columns})
-    except StoreError as error:
-        return str(error)
-    return ""
-
-
 def end(
     results: Path,
-    night: Night,
+    night: str,
     status: str,
     steps: Mapping[str, StepResult],
     now: datetime,
@@ -141,7 +158,7 @@ def end(
     row = {"status": status, "finished_at": now, **step_columns(steps)}
     why = update(results, night, **row) or why
     with suppress(StoreError):
-        night_files.compact(results, min(night.night[:7], f"{now:%Y-%m}"))
+        night_files.compact(results, min(night[:7], f"{now:%Y-%m}"))
     return why
 
 

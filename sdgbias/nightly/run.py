@@ -19,19 +19,19 @@ from __future__ import annotations
 import contextvars
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 from sdgbias import progress
-from sdgbias.errors import InfrastructureError, RegressionBreach
+from sdgbias.errors import InfrastructureError, RegressionBreach, SdgbiasError
 from sdgbias.nightly import attempt, gpus, process, quarantine, records, schedule, weights
 from sdgbias.nightly import steps as finish
 from sdgbias.nightly.attempt import FAILED, JobOutcome
 from sdgbias.nightly.night_options import NightOptions
-from sdgbias.nightly.plan import BROKEN, Job, Night, name_of, tonight
+from sdgbias.nightly.plan import Job, Night, name_of, tonight
 from sdgbias.nightly.records import StepResult
 
 #: Seconds between two looks at GPUs that other processes hold.
@@ -109,161 +109,172 @@ def run(
         if records.status(options.results, name) == records.DONE:
             return NightSummary(name, "", note=f"night {name} is done already; nothing to do")
         night = tonight(options, now())
-        records.begin(options, night, now())
+        untried = records.begin(options, night, now())
+        outcomes = [one for one in untried if one.outcome == FAILED]
         results: dict[str, StepResult] = {}
+        status = FAILED
         try:
             process.begin()
             process.sweep()
             results[finish.CHECK] = step(finish.CHECK, options, night)
-            broken = [s for s in night.skipped if s.state == BROKEN]
-            outcomes = [attempt.unplanned(name, s, now()) for s in broken]
             if results[finish.CHECK] == finish.DONE:
                 lacking = weights.lacking(options, night, tell)
-                where = host or gpus.here(options.jobs)
-                outcomes += _everybody(options, night, lacking, now, tell, score, where)
-                well = any(o.goes_on for o in outcomes) or not outcomes
-                status = records.DONE if well else FAILED
+                ends = time.monotonic() + (options.hours * 3600 or math.inf)
+                today = now().astimezone(schedule.zone(options.zone)).date()
+                scoring = _Scoring(options, night, now, tell, score, today, ends)
+                outcomes += _outcomes(scoring, host or gpus.here(options.jobs), lacking)
+                if not outcomes or any(one.goes_on for one in outcomes):
+                    status = records.DONE
             else:
                 tell(f"benchmark: {results[finish.CHECK]}")
-                status = FAILED
-            records.add(options.results, outcomes)
             _close(options, night, results, steps, tell, step)
-            unsaved = records.end(options.results, night, status, results, now(), outcomes)
+            unsaved = records.end(options.results, name, status, results, now(), outcomes)
         except BaseException:
             process.stop_all()
-            records.end(options.results, night, records.INTERRUPTED, results, now())
+            records.end(options.results, name, records.INTERRUPTED, results, now())
             raise
         if "report" in results:
             # once more: the report was written before the steps after it ended
             ended = step(finish.LAST_PAGE, options, night)
             if ended != finish.DONE:  # costs only this page: the record has the end of the night
                 tell(f"{finish.LAST_PAGE}: {ended}")
-    return NightSummary(
-        name,
-        status,
-        tuple(outcomes),
-        results,
-        time.monotonic() - began,
-        str(finish.report_page(options)),
-        unsaved,
-    )
+    seconds, page = time.monotonic() - began, str(options.report / "night.html")
+    return NightSummary(name, status, tuple(outcomes), results, seconds, page, unsaved)
 
 
-def _everybody(
-    options: NightOptions,
-    night: Night,
-    lacking: Mapping[str, str],
-    now: Callable[[], datetime],
-    tell: Callable[[str], None],
-    score: Score,
-    host: gpus.GpuHost,
+@dataclass
+class _Scoring:
+    """The models of a night at work. today: the day from which a quarantine counts. ends: when the
+    night's hours are over (time.monotonic). outcomes: of the jobs that are settled."""
+
+    options: NightOptions
+    night: Night
+    now: Callable[[], datetime]
+    tell: Callable[[str], None]
+    score: Score
+    today: date
+    ends: float
+    outcomes: list[JobOutcome] = field(default_factory=list)
+
+    def settle(self, job: Job, outcome: JobOutcome, silently: bool = False) -> None:
+        """Record the final outcome of a job, and what follows for its registry entry."""
+        outcome = quarantine.update_quarantine(self.options, outcome, self.today)
+        records.add(self.options.results, [outcome])
+        self.outcomes.append(outcome)
+        if not silently:
+            self.tell(f"[{len(self.outcomes)}/{len(self.night.jobs)}] {job.name}: {line(outcome)}")
+
+    def leave_out(self, jobs: Iterable[Job], why: str) -> None:
+        """'skipped' for jobs that aren't started tonight."""
+        for job in jobs:
+            outcome = attempt.outcome_of(job, self.now(), outcome=attempt.SKIPPED, message=why)
+            self.settle(job, outcome)
+
+    def run_model(self, jobs: Sequence[Job], device: str | None) -> None:
+        """The suites of one model, one after the other, because they share its scores."""
+        for job in jobs:
+            left = self.ends - time.monotonic()
+            if left > 0:
+                self.settle(job, self.outcome_within(left, job, device))
+            else:
+                self.leave_out([job], OVER)
+
+    def outcome_within(self, left: float, job: Job, device: str | None) -> JobOutcome:
+        """The final outcome of a job, with the time of all its attempts and waits. left: seconds of
+        the night's hours. Whatever the code around an attempt raises fails this model only."""
+        self.tell(f"{job.name}: started{f' on GPU {device}' if device else ''}; log: {job.log}")
+        began, clock = self.now(), time.monotonic()
+        limit = min(job.timeout_s or math.inf, left)
+        limited = replace(job, timeout_s=0.0 if math.isinf(limit) else limit)
+        try:
+            outcome = self.score(limited, self.options.results, device)
+            if limited != job and outcome.kind == process.TIMED_OUT:
+                outcome = replace(outcome, kind=attempt.OUT_OF_TIME)
+        except process.Stopped:
+            raise
+        except Exception as error:
+            kind = type(error).__name__ if isinstance(error, SdgbiasError) else process.UNEXPECTED
+            message = process.redact(f"{type(error).__name__}: {error}")
+            outcome = attempt.outcome_of(job, began, attempts=1, kind=kind, message=message)
+        seconds = round(time.monotonic() - clock, 3)
+        return replace(outcome, started_at=began, finished_at=self.now(), seconds=seconds)
+
+    def run_models(self, host: gpus.GpuHost, jobs: dict[str, list[Job]]) -> None:
+        """Run every model of ``jobs``, in a thread, as soon as its GPUs are free: in order, the
+        first that fit. Those that are not started before the night ends are left out. If one
+        raises, every running process is ended."""
+        running: dict[Future[None], tuple[str, ...]] = {}
+        waits, since, reason = "", time.monotonic(), OVER
+        try:
+            with ThreadPoolExecutor(max(1, len(jobs))) as pool:
+                try:
+                    while running or (jobs and time.monotonic() < self.ends):
+                        self._start(host, jobs, pool, running)
+                        if running:
+                            waits, since = "", time.monotonic()
+                        else:  # other processes hold the GPUs
+                            waits = _waiting(waits, gpus.holders(host.gpus), self.tell)
+                            waited = time.monotonic() - since
+                            if math.isinf(self.ends) and waited >= BUSY_HOURS * 3600:
+                                reason = f"{waits} for {BUSY_HOURS:g} hours; {_NEXT}"
+                                break
+                            process.pause(LOOK)
+                        for future in wait(running, LOOK, FIRST_COMPLETED).done:
+                            gpus.release(running.pop(future))
+                            future.result()
+                except BaseException:  # else the pool waits until the models end by themselves
+                    process.stop_all()
+                    raise
+        finally:
+            for devices in running.values():
+                gpus.release(devices)
+        for of_model in jobs.values():
+            self.leave_out(of_model, reason)
+
+    def _start(
+        self,
+        host: gpus.GpuHost,
+        jobs: dict[str, list[Job]],
+        pool: ThreadPoolExecutor,
+        running: dict[Future[None], tuple[str, ...]],
+    ) -> None:
+        """Start the models whose GPUs are free; they leave ``jobs``."""
+        for model, of_model in list(jobs.items()) if time.monotonic() < self.ends else ():
+            count = of_model[0].gpus if host.gpus else 0
+            alone = not count and () in running.values()
+            if len(running) >= host.most if host.most else alone:
+                continue
+            devices = gpus.take(count, host.gpus, f"night {self.night.night}, {model}")
+            if devices is not None:
+                context, given = contextvars.copy_context(), ",".join(devices) or None
+                running[pool.submit(context.run, self.run_model, of_model, given)] = devices
+                del jobs[model]
+
+
+def _outcomes(
+    scoring: _Scoring, host: gpus.GpuHost, lacking: Mapping[str, str]
 ) -> list[JobOutcome]:
-    """Run all jobs, those with a finished run first (they need no process), without those that are
-    ``lacking`` weights (model -> why) or GPUs. The suites of one model run one after the other,
-    because they share its scores."""
-    today = now().astimezone(schedule.zone(options.zone)).date()
-    unchanged = [outcome for job in night.jobs if (outcome := attempt.unchanged(job, now()))]
-    outcomes = [quarantine.update_quarantine(options, outcome, today) for outcome in unchanged]
-    due = [job for job in night.jobs if not job.run_id]
-    ends = time.monotonic() + (options.hours * 3600 or math.inf)
-    why = {
-        job.model: f"takes {job.gpus} GPUs; there are {len(host.gpus)} here"
-        for job in due
-        if host.gpus and job.gpus > len(host.gpus)
-    } | dict(lacking)
-    outcomes += [_left_out(j, now(), why[j.model]) for j in due if j.model in why]
-    records.add(options.results, outcomes)
-    total = len(night.jobs)
-    if unchanged:
-        tell(f"[{len(unchanged)}/{total}] unchanged since their last run: {len(unchanged)}")
+    """The outcomes of all jobs: those with a finished run first (they need no process), without
+    those that are ``lacking`` weights (model -> why) or GPUs."""
+    jobs = scoring.night.jobs
+    if unchanged := [job for job in jobs if job.run_id]:
+        for job in unchanged:
+            scoring.settle(job, attempt.unchanged(job, scoring.now()), silently=True)
+        n = len(unchanged)
+        scoring.tell(f"[{n}/{len(jobs)}] unchanged since their last run: {n}")
     by_model: dict[str, list[Job]] = {}
-    for job in due:
-        if job.model not in why:
+    for job in jobs:
+        if not job.run_id:
             by_model.setdefault(job.model, []).append(job)
-
-    def settle(job: Job, outcome: JobOutcome) -> None:
-        outcome = quarantine.update_quarantine(options, outcome, today)
-        records.add(options.results, [outcome])
-        outcomes.append(outcome)
-        tell(f"[{len(outcomes)}/{total}] {job.name}: {line(outcome)}")
-
-    def one(model: str, device: str | None) -> None:
-        for job in by_model[model]:
-            began, left = now(), ends - time.monotonic()
-            try:
-                if left <= 0:
-                    outcome = _left_out(job, began, OVER)
-                else:
-                    on = f" on GPU {device}" if device else ""
-                    tell(f"{job.name}: started{on}; log: {job.log}")
-                    limit = min(job.timeout_s or math.inf, left)
-                    limited = replace(job, timeout_s=0.0 if math.isinf(limit) else limit)
-                    outcome = score(limited, options.results, device)
-                    if limited != job and outcome.kind == "TimedOut":
-                        outcome = replace(outcome, kind=attempt.OUT_OF_TIME)
-            except process.Stopped:
-                raise
-            except Exception as error:  # any error fails this model only, not the night
-                outcome = attempt.crashed(job, error, began)
-            settle(job, outcome)
-
-    wanted = {model: jobs[0].gpus if host.gpus else 0 for model, jobs in by_model.items()}
-    reason = _placed(host, wanted, one, ends, f"night {night.night}", tell)
-    for job in [job for model in wanted for job in by_model[model]]:
-        settle(job, _left_out(job, now(), reason))
-    return sorted(outcomes, key=lambda o: (o.model, o.suite))
-
-
-def _left_out(job: Job, now: datetime, why: str) -> JobOutcome:
-    """'skipped' for a job that isn't started tonight."""
-    return attempt.outcome_of(job, now, outcome=attempt.SKIPPED, message=why)
-
-
-def _placed(
-    host: gpus.GpuHost,
-    wanted: dict[str, int],
-    one: Callable[[str, str | None], None],
-    ends: float,
-    who: str,
-    tell: Callable[[str], None],
-) -> str:
-    """Call ``one`` for every model of ``wanted`` (model -> its GPUs), in a thread, as soon as that
-    many GPUs are free: in order, the first that fit. Those that are not started before the night
-    ``ends`` stay in ``wanted``; returns why. If one raises, every running process is ended."""
-    running: dict[Future[None], tuple[str, ...]] = {}
-    waits, since = "", time.monotonic()
-    try:
-        with ThreadPoolExecutor(max(1, len(wanted))) as pool:
-            try:
-                while running or (wanted and time.monotonic() < ends):
-                    clock = time.monotonic()
-                    for model, count in list(wanted.items()) if clock < ends else ():
-                        alone = not count and () in running.values()
-                        if len(running) >= host.most if host.most else alone:
-                            continue
-                        devices = gpus.take(count, host.gpus, f"{who}, {model}")
-                        if devices is not None:
-                            context = contextvars.copy_context()
-                            given = ",".join(devices) or None
-                            running[pool.submit(context.run, one, model, given)] = devices
-                            del wanted[model]
-                    if running:
-                        waits, since = "", clock
-                    else:  # other processes hold the GPUs
-                        waits = _waiting(waits, gpus.holders(host.gpus), tell)
-                        if math.isinf(ends) and clock - since >= BUSY_HOURS * 3600:
-                            return f"{waits} for {BUSY_HOURS:g} hours; {_NEXT}"
-                        process.pause(LOOK)
-                    for future in wait(running, LOOK, FIRST_COMPLETED).done:
-                        gpus.release(running.pop(future))
-                        future.result()
-            except BaseException:  # else the pool waits until the models have ended by themselves
-                process.stop_all()
-                raise
-    finally:
-        for devices in running.values():
-            gpus.release(devices)
-    return OVER
+    too_large = {
+        model: f"takes {first.gpus} GPUs; there are {len(host.gpus)} here"
+        for model, (first, *_) in by_model.items()
+        if host.gpus and first.gpus > len(host.gpus)
+    }
+    for model, why in (too_large | dict(lacking)).items():
+        scoring.leave_out(by_model.pop(model), why)
+    scoring.run_models(host, by_model)
+    return sorted(scoring.outcomes, key=lambda one: (one.model, one.suite))
 
 
 def _waiting(before: str, holders: Mapping[str, str], tell: Callable[[str], None]) -> str:
@@ -281,8 +292,8 @@ def line(outcome: JobOutcome) -> str:
     """Describe one outcome in a line: 'published, 12 s', 'failed after 2 attempts, 31 s:
     OutOfMemory: ...'."""
     tries = f" after {outcome.attempts} attempts" if outcome.attempts > 1 else ""
-    why = f": {outcome.kind}: {outcome.message}" if outcome.outcome == FAILED else ""
-    why = f": {outcome.message}" if outcome.kind == attempt.CANCELLED else why
+    kind = f"{outcome.kind}: " if outcome.outcome == FAILED else ""
+    why = f": {kind}{outcome.message}" if outcome.message else ""
     aside = f"; quarantined until {outcome.quarantined_until}" if outcome.quarantined_until else ""
     return f"{outcome.outcome}{tries}, {outcome.seconds:.0f} s{why}{aside}"
 
@@ -304,7 +315,7 @@ def _close(
         if why := finish.not_due(name, options, night):
             tell(f"{name}: not due: {why}")
             continue
-        records.update(options.results, night, **records.step_columns(results))
+        records.update(options.results, night.night, **records.step_columns(results))
         began = time.monotonic()
         results[name] = step(name, options, night)
         tell(f"{name}: {results[name]} ({time.monotonic() - began:.0f} s)")

@@ -5,7 +5,7 @@ does not stop the others."""
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from collections.abc import Sequence
 
 import pandas as pd
 
@@ -13,10 +13,10 @@ from sdgbias import progress, store
 from sdgbias.benchmark.quality import has_passed
 from sdgbias.errors import RegressionBreach
 from sdgbias.nightly import process
-from sdgbias.nightly.attempt import CLI
+from sdgbias.nightly.attempt import CLI, FAILED
 from sdgbias.nightly.night_options import NightOptions
-from sdgbias.nightly.plan import WEBHOOK, Job, Night, webhooks
-from sdgbias.nightly.records import BREACH, FAILED, StepResult
+from sdgbias.nightly.plan import WEBHOOK, Night, webhooks
+from sdgbias.nightly.records import BREACH, StepResult
 from sdgbias.registry.entries import DEFAULT_SUITES
 
 STEPS = ("analyse", "gate", "report", "wandb", "announce")
@@ -50,46 +50,38 @@ def command(name: str, options: NightOptions, night: str) -> list[str]:
 
 
 def do(name: str, options: NightOptions, night: Night) -> StepResult:
-    """Run a closing step, or the check of the benchmarks before any model is scored."""
-    return check_benchmark(options, night) if name == CHECK else run_step(name, options, night)
+    """Run a closing step, or the check of the benchmarks before any model is scored. Its failures
+    never raise."""
+    if name == CHECK:
+        return check_benchmarks(options, night)
+    return run_step(name, command(name, options, night.night), options, night)
 
 
-def run_step(name: str, options: NightOptions, night: Night) -> StepResult:
-    """Run one step. Its failures never raise."""
-    checked = _checks(night).get(name)
-    if checked is None:
-        arguments = command(name, options, night.night)
-    else:
-        arguments = ["build", "--stage", "check", "--out", str(checked.benchmark)]
+def run_step(
+    name: str, arguments: Sequence[str], options: NightOptions, night: Night
+) -> StepResult:
+    """Run a command of sdgbias with a log of its own."""
     log = night.folder / "logs" / f"_{name.replace(' ', '-')}.log"
     environment = {"SDGBIAS_REGISTRY": str(options.root), progress.TASK: name}
-    limit = TIMEOUTS.get(name, TIMEOUT)
-    ended = process.run([*CLI, *arguments], log, limit, environment)
-    if ended.code == 0:
+    end = process.run([*CLI, *arguments], log, TIMEOUTS.get(name, TIMEOUT), environment)
+    if not end.kind:
         return DONE
-    if ended.timed_out:
-        return StepResult(FAILED, f"not done within {limit:.0f} s; see {log}")
-    breach = name == "gate" and ended.code == RegressionBreach.exit_code
-    reason = process.last_error(log) or f"ended with exit code {ended.code}; see {log}"
+    breach = name == "gate" and end.kind == RegressionBreach.__name__
+    reason = end.message if end.words else f"{end.message}; see {log}"
     return StepResult(BREACH if breach else FAILED, reason)
 
 
-def check_benchmark(options: NightOptions, night: Night) -> StepResult:
+def check_benchmarks(options: NightOptions, night: Night) -> StepResult:
     """Run the quality check of tonight's benchmarks; return DONE or the first fault. A benchmark
     that passed the check since its last change, or that of its rules, is not checked again."""
-    for name, job in _checks(night).items():
-        if not has_passed(job.benchmark, options.root / "expectations"):
-            ended = run_step(name, options, night)
+    for suite, folder in {job.suite: job.benchmark for job in night.jobs}.items():
+        if not has_passed(folder, options.root / "expectations"):
+            name = CHECK if suite in DEFAULT_SUITES else f"{CHECK}-{suite}"
+            arguments = ["build", "--stage", "check", "--out", str(folder)]
+            ended = run_step(name, arguments, options, night)
             if ended != DONE:
                 return ended
     return DONE
-
-
-def _checks(night: Night) -> dict[str, Job]:
-    """Step -> a job on the benchmark to check: one for each suite of the night."""
-    return {
-        CHECK if job.suite in DEFAULT_SUITES else f"{CHECK}-{job.suite}": job for job in night.jobs
-    }
 
 
 def not_due(name: str, options: NightOptions, night: Night) -> str:
@@ -107,8 +99,3 @@ def not_due(name: str, options: NightOptions, night: Night) -> str:
     [row] = store.query(options.results, sql, [night.night, DONE.state]).to_dict("records")
     is_due = pd.isna(row["analysed"]) or row["published"] > row["analysed"]
     return "" if is_due else "nothing was published since the last analysis"
-
-
-def report_page(options: NightOptions) -> Path:
-    """Path of the report's page on the night."""
-    return options.report / "night.html"

@@ -4,12 +4,13 @@ are evaluated from tonight on.
 
 The registry holds what was registered, and registry/seen.json what came of each repository: it is
 announced once, and a refused one is examined again when it or a library that decides changed. An
-entry never changes in place.
+entry never changes in place. watch.schema.json describes the rules.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -18,23 +19,15 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import Field, TypeAdapter
+from pydantic import AfterValidator, Field, TypeAdapter
 
-from sdgbias import files
-from sdgbias.errors import (
-    EnginesDisagree,
-    Gated,
-    InfrastructureError,
-    ModelError,
-    RegistryError,
-    SdgbiasError,
-    UsageError,
-)
-from sdgbias.nightly import notify, process, watch_rules
+from sdgbias import files, formats
+from sdgbias.errors import Gated, InfrastructureError, RegistryError, SdgbiasError, UsageError
+from sdgbias.formats import STRICT, Count, Day, Flag, Positive, Text
+from sdgbias.nightly import notify, process
 from sdgbias.nightly.attempt import CLI
-from sdgbias.nightly.watch_rules import Owner, Rules
 from sdgbias.registry import changes, entries, fetch, hub, propose
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.scoring import admission
@@ -45,8 +38,105 @@ from sdgbias.types import CANDIDATE, ENABLED, QUARANTINED, RETIRED
 REFUSED, TROUBLE = "refused", "trouble"
 NOT_HERE, WAITING, ADMITTED, NOT_ADMITTED = "not here", "waiting", "admitted", "not admitted"
 LEDGER = Path("registry") / "seen.json"
-#: Exit codes that judge the model; others are faults of the project.
-_ON_THE_MODEL = {error.exit_code for error in (ModelError, EnginesDisagree, InfrastructureError)}
+#: Kinds of failure that judge the model; others are faults of the project.
+_ON_THE_MODEL = ("ModelError", "EnginesDisagree", "InfrastructureError")
+
+
+def _suites(names: tuple[str, ...]) -> tuple[str, ...]:
+    for fault in filter(None, map(entries.suite_fault, names)):
+        raise ValueError(fault)
+    return names
+
+
+@dataclass(frozen=True)
+class Owner:
+    """An owner whose new repositories become candidates, and the conditions on them. Empty or null:
+    no condition."""
+
+    __pydantic_config__ = STRICT
+    owner: Annotated[str, Field(pattern="^[A-Za-z0-9_][A-Za-z0-9._-]*$")]
+    """An account of the hub, such as llava-hf."""
+    pipelines: tuple[Text, ...] = ("image-text-to-text",)
+    """Pipeline tags, one of which the repository has."""
+    max_params_b: Positive | None = None
+    """At most so many billion parameters, by the hub's count of its safetensors."""
+    licences: tuple[Text, ...] = ()
+    """Licences, one of which its card names; empty: any."""
+    match: re.Pattern[str] = re.compile("")
+    """A regular expression that the whole name (without the owner) has to match; empty: any."""
+    newer_than: Day = ""
+    """Created after this day, such as 2026-01-31; empty: any."""
+    suites: Annotated[tuple[Text, ...], AfterValidator(_suites)] = ()
+    """The suites that the nightly scores; empty: the default."""
+    gpu: str = ""
+    """GPU kind of the work pool that would run it; empty: cpu."""
+
+    def listed(self, pipeline: str) -> list[hub.ModelFacts]:
+        """The repositories that the hub lists. Errors: as hub.listed."""
+        return hub.listed(pipeline, self.owner)
+
+    def admits(self, one: hub.ModelFacts) -> bool:
+        """Whether a repository meets every condition. A value missing on the hub doesn't meet its
+        condition."""
+        name = one.repo.split("/")[-1]
+        return (
+            (self.max_params_b is None or 0 < one.params <= self.max_params_b * 1e9)
+            and (not self.licences or one.licence in self.licences)
+            and (not self.match.pattern or self.match.fullmatch(name) is not None)
+            and (not self.newer_than or str(one.created or "") > self.newer_than)
+        )
+
+
+@dataclass(frozen=True)
+class Everyone(Owner):
+    """The first repositories of the hub's own list, of any account, and the conditions on them."""
+
+    owner: Literal[""] = ""
+    apps: tuple[Text, ...] = ("vllm",)
+    """Software that the hub lists it for; empty: any."""
+    sort: Literal["trending_score", "created_at"] = "trending_score"
+    """Which come first."""
+    limit: Count = 50
+    """So many repositories are looked at."""
+
+    def listed(self, pipeline: str) -> list[hub.ModelFacts]:
+        return hub.listed(pipeline, "", self.apps, self.sort, self.limit)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """How new candidates that fit this machine are tried, and what a look may spend on that."""
+
+    __pydantic_config__ = STRICT
+    questions: Count = 200
+    """Questions per model."""
+    minutes: Positive = 20.0
+    """Of a look, for all models together."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What `sdgbias models watch` looks for (registry/watch.yaml)."""
+
+    __pydantic_config__ = STRICT
+    commits: Flag = True
+    """Look for new commits of the registered hub models."""
+    skip: tuple[Text, ...] = ()
+    """Names of entries that are not watched."""
+    owners: tuple[Owner, ...] = ()
+    """Accounts whose new repositories become candidates, each with `owner`."""
+    everyone: tuple[Everyone, ...] = ()
+    """Lists of the hub whose repositories become candidates, of any account."""
+    probe: Probe | None = None
+    """Fetch and try new candidates; null: only register them."""
+    enable: Literal["", "when_admitted"] = ""
+    """when_admitted: candidates that pass are enabled; empty: by hand."""
+
+
+def read_rules(path: Path) -> Rules:
+    """The rules of a YAML file. RegistryError names the file and the invalid value."""
+    data = formats.load(path, RegistryError, "give the rules with --rules FILE")
+    return formats.parse({} if data is None else data, Rules, path, RegistryError)
 
 
 @dataclass(frozen=True)
@@ -196,11 +286,9 @@ def _register(
     spec = replace(proposal.spec, reason=f"{origin}; {proposal.spec.reason}")
     if not dry_run:
         changes.write(root, spec)
-    why, verdict = (
-        f"candidate {spec.name}: {spec.reason}",
-        NOT_HERE if proposal.obstacle else WAITING,
-    )
-    return Release(spec.repo, spec.revision, verdict, why + facts, spec.name)
+    verdict = NOT_HERE if proposal.obstacle else WAITING
+    why = f"candidate {spec.name}: {spec.reason}{facts}"
+    return Release(spec.repo, spec.revision, verdict, why, spec.name)
 
 
 def try_candidates(root: Path, rules: Rules, versions: Mapping[str, str]) -> list[Release]:
@@ -234,16 +322,15 @@ def _ask(name: str, rules: Rules) -> tuple[str, str]:
     process, which is ended when its time is up."""
     assert rules.probe is not None
     command = [*CLI, "models", "enable", name, "--probes", str(rules.probe.questions)]
+    command += [] if rules.enable else ["--dry-run"]
     with tempfile.TemporaryDirectory() as folder:
-        log, seconds = Path(folder, "log"), 60 * rules.probe.minutes
-        ended = process.run([*command, *([] if rules.enable else ["--dry-run"])], log, seconds)
-        why = process.last_error(log)
-    if ended.timed_out:
+        end = process.run(command, Path(folder, "log"), 60 * rules.probe.minutes)
+    if end.kind == process.TIMED_OUT:
         return NOT_ADMITTED, f"its questions took longer than {rules.probe.minutes:g} minutes"
-    if ended.code == 0:
+    if not end.kind:
         enabled = "enabled: evaluated from tonight on"
         return ADMITTED, enabled if rules.enable else f"sdgbias models enable {name}"
-    return NOT_ADMITTED if ended.code in _ON_THE_MODEL else WAITING, why
+    return NOT_ADMITTED if end.kind in _ON_THE_MODEL else WAITING, end.message
 
 
 def run(
@@ -257,7 +344,7 @@ def run(
     if variable and not address:
         raise UsageError(f"--webhook-env {variable}: not set; export it: the address is secret")
     root = entries.find_root()
-    rules, here = watch_rules.read(file or root / "registry" / "watch.yaml"), admission.here(root)
+    rules, here = read_rules(file or root / "registry" / "watch.yaml"), admission.here(root)
     releases = look(root, rules, here, dry_run)
     tried = [] if dry_run else try_candidates(root, rules, here.versions)
     show(releases + tried)

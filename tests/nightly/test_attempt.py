@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 import threading
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -34,7 +32,6 @@ def test_given_an_outcome_then_it_is_that_of_the_process(tmp_path: Path) -> None
     other = replace(one, log=one.log.with_name("m-people.log"))
     assert attempt.attempt(other, results, argv=unchanged).outcome == "unchanged"
     finished = attempt.unchanged(replace(other, run_id="m-0"), datetime.now(UTC))
-    assert finished is not None
     assert (finished.outcome, finished.run_id, finished.attempts) == ("unchanged", "m-0", 0)
 
 
@@ -105,28 +102,32 @@ def furthest() -> int:
     return max((record.done for record in progress.records()), default=0)
 
 
-def test_given_a_model_that_came_further_then_it_goes_on_the_next_night(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("code", "seen", "kind", "words"),
+    [
+        (
+            scoring(380, 500, 620),
+            620,
+            "OutOfTime",
+            "62% of prompts (scoring prompts), about 1.6 nights left at 7200 s each",
+        ),
+        (scoring(380), 380, "TimedOut", "not done within 7200 s; finished prompts are kept"),
+    ],
+    ids=["it goes on the next night", "it stands still"],
+)
+def test_given_a_model_whose_time_ends_then_it_goes_on_if_it_came_further(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, seen: int, kind: str, words: str
 ) -> None:
     """Its time ends when the last step was seen, however fast the machine is."""
-
-    def until_seen(child: object, timeout_s: float, look: Callable[[], None]) -> None:
-        deadline, done = time.monotonic() + 600, 0
-        while done < 620:
-            assert time.monotonic() < deadline
-            done = furthest()
-            look()
-            time.sleep(0.02)
-        raise subprocess.TimeoutExpired("model", timeout_s)
-
-    monkeypatch.setattr(process, "_watch", until_seen)
+    late = SimpleNamespace(monotonic=lambda: 1e6 * (furthest() == seen))
+    monkeypatch.setattr(process, "time", late)
+    monkeypatch.setattr(process, "LOOK", 0.02)
     monkeypatch.setattr(process, "GRACE", 0.2)
-    one, code = job(tmp_path, timeout_s=7200.0), stub(scoring(380, 500, 620))
-    outcome = attempt.attempt(one, tmp_path / "r.duckdb", argv=code)
-    assert (outcome.kind, outcome.scored, outcome.planned) == ("OutOfTime", 620, 1000)
-    assert outcome.goes_on and outcome.message.startswith(
-        "62% of prompts (scoring prompts), about 1.6 nights left at 7200 s each"
-    )
+    one = job(tmp_path, timeout_s=7200.0)
+    outcome = attempt.attempt(one, tmp_path / "r.duckdb", argv=stub(code))
+    assert outcome.kind == kind and outcome.message.startswith(words)
+    goes_on = kind == "OutOfTime"
+    assert (outcome.goes_on, outcome.planned) == (goes_on, 1000 * goes_on)
     assert not attempt.worth_another_try(outcome), "the night's other models are waiting"
 
 
@@ -143,11 +144,3 @@ def test_given_a_person_who_ends_a_model_then_what_is_finished_is_kept(
     assert (outcome.outcome, outcome.kind, outcome.goes_on) == ("skipped", "Cancelled", True)
     assert outcome.message == "cancelled; 620 of 1,000 prompts are kept (scoring prompts)"
     assert outcome.seconds < 300 and not attempt.worth_another_try(outcome)
-
-
-def test_given_a_model_that_stands_still_then_it_is_timed_out(tmp_path: Path) -> None:
-    late = {"kind": "TimedOut", "message": "late"}
-    still = progress.Record("m", "scoring prompts", 380, 1000)
-    loading = progress.Record("m", "loading weights")
-    for stages in ({}, {"": (loading, loading)}, {"scoring prompts": (still, still)}):
-        assert attempt._how_far(job(tmp_path), late, stages) == {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import subprocess
@@ -22,7 +21,7 @@ from typer.testing import CliRunner
 from sdgbias.cli import night
 from sdgbias.cli.models import models_app
 from sdgbias.errors import Busy, InfrastructureError
-from sdgbias.nightly import attempt, gpus, watch, watch_rules
+from sdgbias.nightly import attempt, gpus, watch
 from sdgbias.nightly import run as nights
 from sdgbias.nightly import steps as finish
 from sdgbias.nightly.gpus import GpuHost
@@ -249,26 +248,35 @@ def test_given_an_evaluation_at_work_then_a_night_places_its_models_around_it(
     ],
 )
 def test_given_a_model_that_waits_then_a_later_one_that_fits_starts(
-    monkeypatch: pytest.MonkeyPatch, jobs: int, ends_at: dict[str, int], order: list[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    jobs: int,
+    ends_at: dict[str, int],
+    order: list[str],
 ) -> None:
     """ends_at: model -> number of models that have started when it ends."""
+    s, sizes = settings(tmp_path, "d-alone", "e-last"), {"a-six": 6, "b-four": 4, "c-one": 1}
+    for name, size in {**sizes, "f-two": 2}.items():
+        vllm_entry(tmp_path, name, tensor_parallel_size=size)
     take, started, more = gpus.take, list[str](), threading.Condition()
 
     def noted(count: int, among: Sequence[str], who: str) -> tuple[str, ...] | None:
         with more:
             if (devices := take(count, among, who)) is not None:
-                started.append(f"{who.split(', ')[1]} {''.join(devices)}")
+                started.append(f"{who.split(', ')[1][2:]} {''.join(devices)}")
                 more.notify_all()
             return devices
 
-    def one(model: str, device: str | None) -> None:
+    def score(job: Job, results: Path, device: str | None) -> attempt.JobOutcome:
         with more:
-            assert more.wait_for(lambda: len(started) >= ends_at[model], 600.0)
+            assert more.wait_for(lambda: len(started) >= ends_at[job.model[2:]], 600.0)
+        return attempt.outcome_of(job, NOW, outcome="published", run_id="r")
 
     monkeypatch.setattr(gpus, "take", noted)
-    wanted = {"six": 6, "four": 4, "one": 1, "alone": 0, "last": 0, "two": 2}
-    nights._placed(replace(EIGHT, most=jobs), wanted, one, math.inf, "a night", print)
-    assert started == order and not wanted and not gpus._LOCKED
+    monkeypatch.setattr(finish, "run_step", lambda *step: finish.DONE)
+    host = replace(EIGHT, most=jobs)
+    nights.run(s, lambda: NOW, [].append, score, steps=(), host=host)
+    assert started == order and not gpus.holders(EIGHT.gpus)
 
 
 def test_given_an_evaluation_then_it_takes_free_gpus_and_sees_no_others(
@@ -301,7 +309,7 @@ def test_given_gpus_that_others_hold_then_who_asks_a_model_keeps_off_them(
         for words in (["enable", "m"], ["enable", "m", "--dry-run"], ["parity", "m"]):
             error = CliRunner().invoke(models_app, words).exception
             assert isinstance(error, Busy) and "m takes 1 of the 8 GPUs here" in str(error), words
-        rules = watch_rules.Rules(probe=watch_rules.Probe(questions=6, minutes=10))
+        rules = watch.Rules(probe=watch.Probe(questions=6, minutes=10))
         assert watch._ask("m", rules)[0] == watch.WAITING, "for the next look"
     visible: list[str] = []
 

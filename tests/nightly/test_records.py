@@ -19,7 +19,7 @@ from sdgbias.errors import InfrastructureError
 from sdgbias.nightly import records
 from sdgbias.nightly.attempt import JobOutcome
 from sdgbias.nightly.night_options import NightOptions
-from sdgbias.nightly.plan import Night, tonight
+from sdgbias.nightly.plan import tonight
 from sdgbias.store import night_files
 from tests.builders.commands import REPOSITORY
 from tests.builders.night_stubs import NIGHT, NOW, entry, settings
@@ -45,10 +45,11 @@ def elsewhere(code: str) -> Iterator[int]:
             child.kill()
 
 
-def begin(s: NightOptions) -> Night:
+def begin(s: NightOptions) -> str:
+    """The name of a night that is begun."""
     night = tonight(s, NOW)
     records.begin(s, night, NOW)
-    return night
+    return night.night
 
 
 def test_given_a_night_from_begin_to_end_then_the_results_file_shows_it(tmp_path: Path) -> None:

@@ -249,7 +249,7 @@ def test_given_the_process_of_a_step_then_it_is_done_a_breach_or_failed(
     monkeypatch.setattr(steps, "CLI", ["python", "-c", f"import sys, time\n{code}"])
     monkeypatch.setattr(steps, "TIMEOUT", 2.0 if "sleep" in code else 600.0)
     s = settings(tmp_path)
-    ended = steps.run_step(name, s, tonight(s, NOW))
+    ended = steps.do(name, s, tonight(s, NOW))
     assert ended.state == state and ended.message.startswith(message)
 
 
@@ -261,7 +261,7 @@ def test_given_a_benchmark_that_passed_its_gate_then_it_is_not_checked_twice(
     monkeypatch.setattr(steps, "run_step", lambda name, *rest: ran.append(name) or steps.DONE)
     night = tonight(s, NOW, write=False)
     for _ in range(2):
-        assert steps.check_benchmark(s, night) == steps.DONE and ran == [steps.CHECK]
+        assert steps.do(steps.CHECK, s, night) == steps.DONE and ran == [steps.CHECK]
         passed.add(s.benchmarks[0])
 
 

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from sdgbias.cli.models import models_app
 from sdgbias.errors import ExpiredToken, HubUnreachable, InfrastructureError, RegistryError
-from sdgbias.nightly import watch, watch_rules
+from sdgbias.nightly import watch
 from sdgbias.nightly.watch import (
     ADMITTED,
     NOT_ADMITTED,
@@ -27,9 +27,12 @@ from sdgbias.nightly.watch import (
     REFUSED,
     TROUBLE,
     WAITING,
+    Everyone,
+    Owner,
+    Probe,
     Release,
+    Rules,
 )
-from sdgbias.nightly.watch_rules import Everyone, Owner, Probe, Rules
 from sdgbias.registry import changes, entries
 from sdgbias.scoring import admission
 from tests.builders import night_stubs
@@ -424,10 +427,10 @@ def test_given_rules_then_reader_and_schema_agree(
         valid = jsonschema.Draft202012Validator(schema).is_valid(yaml.safe_load(text))
         assert valid is not by_schema
     if not words:
-        assert len(watch_rules.read(path).owners) == 1
+        assert len(watch.read_rules(path).owners) == 1
         return
     with pytest.raises(RegistryError, match=words) as refused:
-        watch_rules.read(path)
+        watch.read_rules(path)
     assert str(path) in str(refused.value) and "\n" not in str(refused.value)
 
 
@@ -435,12 +438,12 @@ def test_given_the_shipped_rules_then_they_fit_the_schema(tmp_path: Path) -> Non
     path = REPOSITORY / "registry" / "watch.yaml"
     schema = json.loads((REPOSITORY / "registry" / "watch.schema.json").read_text(encoding="utf-8"))
     jsonschema.validate(yaml.safe_load(path.read_text(encoding="utf-8")), schema)
-    rules = watch_rules.read(path)
+    rules = watch.read_rules(path)
     owners = {owner.owner for owner in rules.owners}
     assert rules.commits and owners == {"llava-hf", "Qwen", "OpenGVLab"}
     assert set(schema["properties"]) == set(Rules.__dataclass_fields__)
     with pytest.raises(RegistryError, match="--rules FILE"):
-        watch_rules.read(tmp_path / "gone.yaml")
+        watch.read_rules(tmp_path / "gone.yaml")
     path = tmp_path / "empty.yaml"
     path.write_text("")
-    assert watch_rules.read(path) == Rules()
+    assert watch.read_rules(path) == Rules()
