@@ -225,7 +225,7 @@ def _rows(judgements: list[Judgement]) -> list[dict[str, object]]:
 def _quarantine(judgements: list[Judgement]) -> None:
     """Models whose breach is of a rule with `then: quarantine` leave the nightly until a person
     enables them."""
-    from sdgbias.registry import changes, entries
+    from sdgbias.registry import entries
 
     for j in judgements:
         rules = sorted({str(r["rule"]) for r in j.breaches if r["quarantines"]})
@@ -233,7 +233,7 @@ def _quarantine(judgements: list[Judgement]) -> None:
             continue
         reason = f"gate: {', '.join(rules)} in breach, run {j.target.run_id}"
         try:
-            changes.set_state(entries.find_root(), j.target.model, "quarantined", reason=reason)
+            entries.set_state(entries.find_root(), j.target.model, "quarantined", reason=reason)
         except RegistryError as error:
             typer.echo(f"{j.target.model}: not quarantined: {error}", err=True)
         else:

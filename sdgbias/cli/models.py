@@ -69,14 +69,14 @@ def models(
     """
     if context.invoked_subcommand is not None:
         return
-    from sdgbias.registry import changes, entries
+    from sdgbias.registry import entries
 
     readable, broken = entries.load_readable(entries.find_root())
     shown = [spec for spec in readable.values() if state in (None, spec.state)]
     if as_json:
         keys = ("reason", "until")
         rows = [
-            changes.to_dict(spec)
+            entries.to_dict(spec)
             | {key: getattr(spec, key) for key in keys}
             | {"suites": entries.suites(spec)}
             for spec in shown
@@ -134,7 +134,7 @@ def show_model(
     name: ModelArgument, results: ResultsOption = DEFAULT_RESULTS, as_json: JsonOption = False
 ) -> None:
     """Show a model's entry, memory, engine check, nights and runs."""
-    from sdgbias.registry import changes, machine
+    from sdgbias.registry import entries, machine
     from sdgbias.scoring.parity import read_verdict, verdict_path
 
     spec, check = registered(name)[1], read_verdict(results.parent, name)
@@ -143,7 +143,7 @@ def show_model(
             title: query_table(results, title, model=name) if results.exists() else []
             for title in ("nights", "runs")
         }
-        print_json({**changes.to_dict(spec), "check": check, **past})
+        print_json({**entries.to_dict(spec), "check": check, **past})
         return
     weights = machine.weights_gib((spec.params_b or 0) * 1e9, spec.dtype)
     devices = max(1, machine.gpus_of(spec))
@@ -151,7 +151,7 @@ def show_model(
     if weights:
         each = f" for each of {devices} devices" if devices > 1 else ""
         memory = f"about {machine.need(weights, devices):.1f} GiB{each}"
-    typer.echo(f"{changes.to_yaml(spec)}\nmemory   {memory}")
+    typer.echo(f"{entries.to_yaml(spec)}\nmemory   {memory}")
     if check:
         probes = f"{check.get('checked_at', '')}, {check['probes']['n']} probes"
         details = "; ".join(check["reasons"]) or f"{probes}, {verdict_path(results.parent, name)}"
@@ -187,11 +187,11 @@ def enable_model(
     It may be a candidate, quarantined or retired. Its probes must pass first; otherwise it keeps
     its state.
     """
-    from sdgbias.registry import changes, entries
+    from sdgbias.registry import entries
     from sdgbias.scoring import parity
 
     root = entries.find_root()
-    path, spec = changes.moved(root, name, ENABLED)
+    path, spec = entries.moved(root, name, ENABLED)
     if check:
         verdict = ask_probes(spec, root, benchmark, probes)
         typer.echo(f"{name}: {verdict.line}")
@@ -206,9 +206,9 @@ def enable_model(
     if dry_run:
         typer.echo(f"{name} would be enabled (--dry-run)")
         return
-    changes.set_state(root, name, ENABLED)
+    entries.set_state(root, name, ENABLED)
     if check:
-        changes.set_ways(root, name, verdict.entry or spec)
+        entries.set_ways(root, name, verdict.entry or spec)
     typer.echo(f"{path}: {name} is enabled. Next: sdgbias evaluate {name}")
 
 
@@ -254,14 +254,14 @@ def retire_model(name: ModelArgument, reason: ReasonOption = "") -> None:
 
 
 def _set_aside(name: str, state: str, reason: str, until: str = "", more: str = "") -> None:
-    from sdgbias.registry import changes, entries
+    from sdgbias.registry import entries
 
     if not reason.strip():
         raise UsageError(
             f"--reason is empty: say in one line why {name} becomes {state}, and what would change"
             " it"
         )
-    path = changes.set_state(entries.find_root(), name, state, reason=reason, until=until)
+    path = entries.set_state(entries.find_root(), name, state, reason=reason, until=until)
     typer.echo(f"{path}: {name} is {state}: {reason.strip()}{more}")
 
 
@@ -274,13 +274,13 @@ def remove_model(
     A measured model that is no longer wanted should be retired instead. Its results stay in either
     case.
     """
-    from sdgbias.registry import changes
+    from sdgbias.registry import entries
 
     root, spec = registered(name)
     if not confirmed(yes, f"Remove {name} ({spec.state})?"):
         typer.echo("Nothing is removed.")
         return
-    path = changes.remove(root, name)
+    path = entries.remove(root, name)
     runs = list(query_table(results, "runs", model=name)["run_id"]) if results.exists() else []
     kept = f" {len(runs)} of its runs stay in {results}." if runs else ""
     onward = f"sdgbias store remove {runs[0]}" if runs else "sdgbias models"

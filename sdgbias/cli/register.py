@@ -89,7 +89,7 @@ def register_model(
 
     root = entries.find_root()
     propose.check_folder(repo, root)  # before engines are imported to look at the machine
-    from sdgbias.registry import changes
+    from sdgbias.registry import entries
     from sdgbias.scoring import admission, parity
 
     suite_names = tuple(comma_list(suites))
@@ -108,18 +108,18 @@ def register_model(
         gpu=gpu,
     )
     proposal = propose.propose(repo, root, admission.here(root), wanted)
-    changes.require_free(root, proposal.spec, overwrite)
+    entries.require_free(root, proposal.spec, overwrite)
     typer.echo("\n".join(proposal.verdicts))
     spec, outcome, check = _judge(proposal, root, benchmark, probes if enable else 0)
     reason = f": {spec.reason}" if spec.reason else ""
-    typer.echo(f"probes    {outcome}\nstate     {spec.state}{reason}\n\n{changes.to_yaml(spec)}")
+    typer.echo(f"probes    {outcome}\nstate     {spec.state}{reason}\n\n{entries.to_yaml(spec)}")
     if dry_run:
         typer.echo("Nothing is written (--dry-run). Next: the same command without it.")
         return
     if not confirmed(yes, f"Write registry/models/{spec.name}.yaml?", default=True):
         typer.echo("Nothing is written.")
         return
-    path = changes.write(root, spec, overwrite=overwrite)
+    path = entries.write(root, spec, overwrite=overwrite)
     if check:
         parity.save(results.parent, dict(check))
     typer.echo(

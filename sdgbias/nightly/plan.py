@@ -28,7 +28,7 @@ from sdgbias.errors import (
 )
 from sdgbias.nightly import schedule
 from sdgbias.nightly.night_options import NightOptions
-from sdgbias.registry import changes, entries, machine
+from sdgbias.registry import entries, machine
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.scoring.run_id import run_id
 from sdgbias.suites import EvalSettings
@@ -321,4 +321,4 @@ def _last_measured(results: Path) -> dict[str, str]:
 
 def _snapshot(folder: Path, specs: list[ModelSpec]) -> None:
     for spec in specs:
-        files.write_atomically(folder / f"{spec.name}.yaml", changes.to_yaml(spec), _ONWARD)
+        files.write_atomically(folder / f"{spec.name}.yaml", entries.to_yaml(spec), _ONWARD)

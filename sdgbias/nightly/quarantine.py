@@ -13,7 +13,7 @@ from sdgbias.errors import RegistryError, StoreError
 from sdgbias.nightly import process, records
 from sdgbias.nightly.attempt import FAILED, PUBLISHED, UNCHANGED, JobOutcome, failure
 from sdgbias.nightly.night_options import NightOptions
-from sdgbias.registry import changes, entries
+from sdgbias.registry import entries
 from sdgbias.types import ENABLED, QUARANTINED
 
 #: Days until a model is tried again, by the number of consecutive failed nights; the last value
@@ -75,7 +75,7 @@ def _set(
     options: NightOptions, outcome: JobOutcome, state: str, reason: str, end: date | None
 ) -> JobOutcome:
     try:
-        changes.set_state(options.root, outcome.model, state, reason=reason, until=end or "")
+        entries.set_state(options.root, outcome.model, state, reason=reason, until=end or "")
     except (RegistryError, OSError) as error:
         return _noted(outcome, f"not {state}: {error}")
     return replace(outcome, quarantined_until=end.isoformat() if end else "")

@@ -28,7 +28,7 @@ from sdgbias.errors import Gated, InfrastructureError, RegistryError, SdgbiasErr
 from sdgbias.formats import STRICT, Count, Day, Flag, Positive, Text
 from sdgbias.nightly import notify, process
 from sdgbias.nightly.attempt import CLI
-from sdgbias.registry import changes, entries, fetch, hub, propose
+from sdgbias.registry import entries, fetch, hub, propose
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.scoring import admission
 from sdgbias.types import CANDIDATE, ENABLED, QUARANTINED, RETIRED
@@ -285,7 +285,7 @@ def _register(
 ) -> Release:
     spec = replace(proposal.spec, reason=f"{origin}; {proposal.spec.reason}")
     if not dry_run:
-        changes.write(root, spec)
+        entries.write(root, spec)
     verdict = NOT_HERE if proposal.obstacle else WAITING
     why = f"candidate {spec.name}: {spec.reason}{facts}"
     return Release(spec.repo, spec.revision, verdict, why, spec.name)
@@ -308,7 +308,7 @@ def try_candidates(root: Path, rules: Rules, versions: Mapping[str, str]) -> lis
         except SdgbiasError as error:
             verdict, why = WAITING, str(error)
         if verdict == NOT_ADMITTED and entries.load(root, spec.name).state == CANDIDATE:
-            changes.set_state(root, spec.name, CANDIDATE, reason=f"not admitted: {why}")
+            entries.set_state(root, spec.name, CANDIDATE, reason=f"not admitted: {why}")
         why = f"{spec.name}: {why}"
         one = replace(row, verdict=verdict, why=why, versions=versions, news=why != row.why)
         ledger[repo] = one

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,18 @@ from sdgbias.registry.hub import ModelFacts
 from sdgbias.registry.weights import folder_digest
 
 _SAVED = "give a folder saved with save_pretrained()"
+#: Where a processor's settings are; what the later file says counts.
+_PROCESSOR = ("preprocessor_config.json", "processor_config.json")
+#: A file or folder of what has no config.json -> what it is, and what to give instead.
+_OTHERS = {
+    "adapter_config.json": "an adapter (adapter_config.json) without its model; merge the two"
+    " (PeftModel.merge_and_unload) and save the whole with its processor",
+    "model_index.json": "a diffusers pipeline (model_index.json), which makes pictures, no text;"
+    " choose a model that answers",
+    "params.json": "weights in their maker's own format (params.json); choose the repository in"
+    " transformers' format, or convert them",
+    "snapshots": "a repository of the hub's cache; give the folder of a commit in its snapshots",
+}
 
 
 def classifies(architecture: str) -> str:
@@ -58,59 +71,68 @@ def adapters(names: Iterable[str]) -> str:
 
 
 def look(repo: str, revision: str, root: Path) -> ModelFacts:
-    """The facts of a repository or folder; ``commit`` is the revision to register."""
+    """The facts of a repository or folder; ``commit`` is the revision to register. Raises
+    RegistryError (not there, no such revision, no model in transformers' format), Gated,
+    ExpiredToken, HubUnreachable (and no commit given)."""
     if repo.startswith(("local:", "path:")):
         folder = root / repo[6:] if repo.startswith("local:") else Path(repo[5:])
         facts = _look_at_folder(repo, folder)
         return replace(facts, commit=revision or folder_digest(folder)[:40])
     try:
-        facts = hub.look(repo, revision or None)
+        facts = hub.commit(repo, revision or None)
+        where = f"{repo}, revision {facts.commit}"
+        facts = _configured(facts, where, partial(hub.read_json, repo, facts.commit))
+        return replace(facts, params=facts.params or hub.count_parameters(repo, facts.commit))
     except HubUnreachable as error:
         if not COMMIT.fullmatch(revision):
             raise
         why = str(error).removeprefix(f"{repo}: ").split(";")[0]
         onward = "when it answers, the same command again with --overwrite"
         return ModelFacts(repo, revision, unread=f"registered unread ({why}); {onward}")
-    if not any(name.endswith(".safetensors") for name in facts.files):
-        raise RegistryError(
-            f"{repo}: safetensors only, none in revision {facts.commit}; choose a revision that has"
-            " them"
-        )
-    if why := adapters(facts.files):
-        raise RegistryError(f"{repo}: {why}")
-    return facts
 
 
 def _look_at_folder(repo: str, folder: Path) -> ModelFacts:
-    if folder.is_dir() and not (folder / "config.json").exists():
-        raise RegistryError(f"{folder}: {hub.no_config([p.name for p in folder.iterdir()])}")
-    config = _read_json(folder / "config.json")
-    processor: dict[str, Any] = {}
-    for name in hub.PROCESSOR:
-        processor |= _read_json(folder / name) if (folder / name).is_file() else {}
-    shards = sorted(folder.glob("*.safetensors"))
-    if not shards:
-        kinds = (".bin", ".pt", ".pth", ".ckpt")
-        others = sorted(path.name for path in folder.iterdir() if path.suffix in kinds)
-        has = f" (found {', '.join(others[:3])})" if others else ""
-        raise RegistryError(
-            f"{folder}: safetensors only, none here{has}; convert: model.save_pretrained(FOLDER)"
-        )
+    def read(name: str) -> dict[str, Any]:
+        return json_file(folder / name, "not a JSON object", _SAVED, RegistryError)
+
+    if not folder.is_dir():
+        read("config.json")  # which says so
+    paths = list(folder.iterdir())
+    if folder / "config.json" in paths:
+        paths += folder.rglob("adapter_*.json")
+    files = {path.relative_to(folder).as_posix(): "" for path in paths}
+    facts = _configured(ModelFacts(repo, files=files), str(folder), read)
     if why := missing_shards(folder):
         raise RegistryError(f"{folder}: {why}; copy the folder again")
-    if why := adapters(p.relative_to(folder).as_posix() for p in folder.rglob("adapter_*.json")):
-        raise RegistryError(f"{folder}: {why}")
-    return ModelFacts(
-        repo,
+    shards = sorted(folder.glob("*.safetensors"))
+    return replace(
+        facts,
         params=sum(map(_count_parameters, shards)),
-        config=config,
-        processor=processor,
         weight_bytes=sum(path.stat().st_size for path in shards),
     )
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    return json_file(path, "not a JSON object", _SAVED, RegistryError)
+def _configured(facts: ModelFacts, where: str, read: Callable[[str], dict[str, Any]]) -> ModelFacts:
+    """The facts with the configurations that ``read`` gives of a repository or folder of the files
+    ``facts.files``. RegistryError where these are no model in transformers' format."""
+    names = facts.files
+    if "config.json" not in names:
+        other = next((what for name, what in _OTHERS.items() if name in names), "")
+        lacking = "no config.json; choose a model in transformers' format (save_pretrained)"
+        raise RegistryError(f"{where}: {other or lacking}")
+    if not any(name.endswith(".safetensors") for name in names):
+        others = sorted(name for name in names if name.endswith((".bin", ".pt", ".pth", ".ckpt")))
+        has = f" (found {', '.join(others[:3])})" if others else ""
+        raise RegistryError(
+            f"{where}: safetensors only, none here{has}; choose a revision that has them, or"
+            " convert: model.save_pretrained(FOLDER)"
+        )
+    if why := adapters(names):
+        raise RegistryError(f"{where}: {why}")
+    processor: dict[str, Any] = {}
+    for name in _PROCESSOR:
+        processor |= read(name) if name in names else {}
+    return replace(facts, config=read("config.json"), processor=processor)
 
 
 def missing_shards(folder: Path) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import struct
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date
@@ -22,8 +22,6 @@ from sdgbias.registry import machine
 from sdgbias.registry.spec import DTYPES
 from sdgbias.registry.weights import matters
 
-#: Where a processor's settings are; what the later file says counts.
-PROCESSOR = ("preprocessor_config.json", "processor_config.json")
 #: Seconds before a request whose connection broke off is sent again.
 _PAUSE = 1.0
 _LARGEST_JSON = 4 * 2**20
@@ -66,8 +64,8 @@ class ModelFacts:
 
     params: as the hub counted them in the safetensors, else as their headers say; 0: unknown.
     created: None if the hub doesn't report it. config, processor: config.json and the processor's,
-    {} where they are missing or weren't read; files: name -> digest of its bytes; weight_bytes: of
-    the safetensors; unread: why the repository wasn't read."""
+    {} where they are missing or weren't read; files: name -> digest of its bytes, '' in a folder;
+    weight_bytes: of the safetensors; unread: why the repository wasn't read."""
 
     repo: str
     commit: str = ""
@@ -124,7 +122,8 @@ class ModelFacts:
 
 def commit(repo: str, revision: str | None = None) -> ModelFacts:
     """The commit that a branch, tag or commit stands for (default: the main branch), and its files.
-    One request. Errors: see look."""
+    One request. Errors: RegistryError (no such repository or revision), Gated, ExpiredToken,
+    HubUnreachable."""
     from huggingface_hub import HfApi
 
     try:
@@ -144,51 +143,20 @@ def commit(repo: str, revision: str | None = None) -> ModelFacts:
     )
 
 
-#: A file or folder of what has no config.json -> what it is, and what to give instead.
-_OTHERS = {
-    "adapter_config.json": "an adapter (adapter_config.json) without its model; merge the two"
-    " (PeftModel.merge_and_unload) and save the whole with its processor",
-    "model_index.json": "a diffusers pipeline (model_index.json), which makes pictures, no text;"
-    " choose a model that answers",
-    "params.json": "weights in their maker's own format (params.json); choose the repository in"
-    " transformers' format, or convert them",
-    "snapshots": "a repository of the hub's cache; give the folder of a commit in its snapshots",
-}
-
-
-def no_config(names: Collection[str]) -> str:
-    """What a repository or a folder of these files is, that has no config.json."""
-    other = next((what for name, what in _OTHERS.items() if name in names), "")
-    return other or "no config.json; choose a model in transformers' format (save_pretrained)"
-
-
-def look(repo: str, revision: str | None = None) -> ModelFacts:
-    """A repository at one revision, with its configuration. Errors: RegistryError (missing
-    repository, revision or configuration), Gated, ExpiredToken, HubUnreachable."""
-    facts = commit(repo, revision)
-    if "config.json" not in facts.files:
-        raise RegistryError(f"{repo}: {no_config(facts.files)} (revision {facts.commit})")
-    config = _json(repo, facts.commit, "config.json")
-    processor: dict[str, Any] = {}
-    for name in PROCESSOR:
-        processor |= _json(repo, facts.commit, name) if name in facts.files else {}
-    params = facts.params or _count(repo, facts)
-    return replace(facts, config=config, processor=processor, params=params)
-
-
-def _count(repo: str, facts: ModelFacts) -> int:
-    """Parameters in the headers of the safetensors; 0 where they can't be read."""
+def count_parameters(repo: str, revision: str) -> int:
+    """Parameters in the headers of the safetensors of a repository; 0 where they can't be read.
+    Errors: as commit."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import NotASafetensorsRepoError, SafetensorsParsingError
 
     try:
         metadata = _try_twice(
-            lambda: HfApi().get_safetensors_metadata(repo, revision=facts.commit, timeout=seconds())
+            lambda: HfApi().get_safetensors_metadata(repo, revision=revision, timeout=seconds())
         )
     except (NotASafetensorsRepoError, SafetensorsParsingError, ValueError, struct.error):
         return 0
     except Exception as error:
-        raise plain(repo, facts.commit, error) from None
+        raise plain(repo, revision, error) from None
     return sum(metadata.parameter_count.values())
 
 
@@ -196,7 +164,7 @@ def listed(
     pipeline: str, owner: str = "", apps: Sequence[str] = (), sort: str = "", limit: int = 0
 ) -> list[ModelFacts]:
     """The repositories of one pipeline tag: an owner's, by name; without one the first ``limit`` of
-    the hub's list by ``sort`` (trending_score or created_at, largest first). Errors: as look."""
+    the hub's list by ``sort`` (trending_score or created_at, largest first). Errors: as commit."""
     from huggingface_hub import ModelInfo, constants
 
     listing: list[ModelFacts] = []
@@ -258,7 +226,8 @@ def _get(url: str, params: dict[str, Any] | None = None) -> Any:
     return response
 
 
-def _json(repo: str, revision: str, name: str) -> dict[str, Any]:
+def read_json(repo: str, revision: str, name: str) -> dict[str, Any]:
+    """The object in a small JSON file of a repository. Errors: as commit."""
     from huggingface_hub import hf_hub_url
 
     try:

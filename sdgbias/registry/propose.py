@@ -14,11 +14,11 @@ from pathlib import Path
 
 from sdgbias.errors import HubUnreachable, RegistryError, UsageError, one_of
 from sdgbias.registry import hub, machine
-from sdgbias.registry.changes import to_dict
 from sdgbias.registry.entries import (
     HUB_ID,
     load_readable,
     parse,
+    to_dict,
 )
 from sdgbias.registry.facts import classifies, code_elsewhere, look
 from sdgbias.registry.hub import ModelFacts

@@ -50,49 +50,30 @@ class ModelSpec:
     """One model of the sdgbias registry (registry/models/<name>.yaml)."""
 
     __pydantic_config__ = STRICT
-    name: Annotated[
-        str,
-        Field(
-            pattern=f"^{NAME.pattern}$",
-            description="Digits, lower-case letters, '.', '_', '-'; the file's stem.",
-        ),
-    ]
-    title: Annotated[Text, Field(description="What tables and figures show.")]
+    name: Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
+    """Digits, lower-case letters, '.', '_', '-'; the file's stem."""
+    title: Text
+    """What tables and figures show."""
     backend: Backend
     repo: Annotated[str, Field(description=VALID_REPOS)]
-    revision: Annotated[
-        str,
-        Field(
-            description="Hub: a commit of 40 hex digits, or 'unpinned' for a candidate. Folder:"
-            " the 40 hex digits that register-model writes, checked before every run; 'local' or"
-            " any other text isn't checked."
-        ),
-    ]
-    state: Annotated[
-        State,
-        Field(
-            description="candidate: not in the nightly yet. enabled: scored every night."
-            " quarantined: left out for a while. retired: left out for good."
-        ),
-    ]
-    reason: Annotated[
-        str,
-        Field(
-            description="One line: why it is in this state, and what would change it; needed"
-            " unless enabled."
-        ),
-    ] = ""
-    until: Annotated[
-        Day,
-        Field(
-            description="Quarantined only: a date such as 2026-11-30 from which on the nightly"
-            " scores it again; empty: until a person enables it."
-        ),
-    ] = ""
-    family: Annotated[str, Field(description="model_type of the model's config.")] = ""
-    params_b: Annotated[Positive | None, Field(description="Parameters in billions.")] = None
+    revision: str
+    """Hub: a commit of 40 hex digits, or 'unpinned' for a candidate. Folder: the 40 hex digits that
+    register-model writes, checked before every run; 'local' or any other text isn't checked."""
+    state: State
+    """candidate: not in the nightly yet. enabled: scored every night. quarantined: left out for a
+    while. retired: left out for good."""
+    reason: str = ""
+    """One line: why it is in this state, and what would change it; needed unless enabled."""
+    until: Day = ""
+    """Quarantined only: a date such as 2026-11-30 from which on the nightly scores it again; empty:
+    until a person enables it."""
+    family: str = ""
+    """model_type of the model's config."""
+    params_b: Positive | None = None
+    """Parameters in billions."""
     dtype: Dtype = "float32"
-    batch_size: Annotated[Count, Field(description="Prompts per batch.")] = 8
+    batch_size: Count = 8
+    """Prompts per batch."""
     max_new_tokens: Annotated[
         _Limits,
         Field(
@@ -101,14 +82,11 @@ class ModelSpec:
         ),
     ] = field(default_factory=dict)
     trust_remote_code: Flag = False
-    licence: Annotated[
-        str, Field(description="As the publisher states it; empty: not verified.")
-    ] = ""
+    licence: str = ""
+    """As the publisher states it; empty: not verified."""
     notes: str = ""
-    options: Annotated[
-        dict[str, Any],
-        Field(description="Settings of the backend. Never a credential."),
-    ] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    """Settings of the backend. Never a credential."""
     views: Annotated[
         tuple[str, ...],
         Field(

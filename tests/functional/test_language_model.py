@@ -27,7 +27,7 @@ from sdgbias.errors import UsageError
 from sdgbias.nightly import plan
 from sdgbias.nightly.night_options import NightOptions
 from sdgbias.nightly.regression import measured
-from sdgbias.registry import changes
+from sdgbias.registry import entries
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.report import build as report
 from sdgbias.report import matrix
@@ -63,7 +63,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("root")
     (folder / "registry" / "models").mkdir(parents=True)
     for spec in (BLIND, SEEING):
-        changes.write(folder, spec)
+        entries.write(folder, spec)
     return folder
 
 

@@ -33,7 +33,7 @@ from sdgbias.nightly.watch import (
     Release,
     Rules,
 )
-from sdgbias.registry import changes, entries
+from sdgbias.registry import entries
 from sdgbias.scoring import admission
 from tests.builders import night_stubs
 from tests.builders.commands import REPOSITORY
@@ -104,7 +104,7 @@ def test_given_a_new_commit_then_it_becomes_a_candidate_once(root: Path, hub: Hu
     assert texts(root)["vlm"] == before["vlm"], "an entry never changes in place"
     assert watch.look(root, Rules(), HERE) == [], "nothing new the second time"
     for name in ("vlm", spec.name):
-        changes.set_state(root, name, "retired", reason="superseded")
+        entries.set_state(root, name, "retired", reason="superseded")
     repo.commits.append(commit(files("newer"), "fourth"))
     assert watch.look(root, Rules(), HERE) == [], "a retired model isn't watched"
 
@@ -246,7 +246,7 @@ def asked(root: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(name)
         if name.startswith("weak"):
             return NOT_ADMITTED, "candidate mass 0.01 is below the floor"
-        changes.set_state(root, name, "enabled")
+        entries.set_state(root, name, "enabled")
         return ADMITTED, "enabled: evaluated from tonight on"
 
     monkeypatch.setattr(watch, "_ask", ask)

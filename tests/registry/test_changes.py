@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sdgbias.errors import RegistryError
-from sdgbias.registry import changes, entries
+from sdgbias.registry import entries
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.types import STATES
 from tests.builders.entries import COMMIT, GOOD, OFF, QUARANTINED, put
@@ -21,20 +21,20 @@ from tests.builders.entries import COMMIT, GOOD, OFF, QUARANTINED, put
 
 def test_an_entry_is_written_once_and_read_back_the_same(root: Path) -> None:
     spec = ModelSpec(**{**GOOD, "options": {"a": 1}, "params_b": 2.0, "notes": "naïve: yes"})
-    path = changes.write(root, spec)
+    path = entries.write(root, spec)
     assert entries.load(root, "m") == spec
     text = path.read_text(encoding="utf-8")
     assert text.startswith("# yaml-language-server: $schema=../model.schema.json\n")
     assert [p.name for p in path.parent.iterdir()] == ["m.yaml"]  # nothing left behind
     with pytest.raises(RegistryError, match="exists already"):
-        changes.write(root, spec)
-    changes.write(root, replace(spec, title="New"), overwrite=True)
+        entries.write(root, spec)
+    entries.write(root, replace(spec, title="New"), overwrite=True)
     assert entries.load(root, "m").title == "New"
     with pytest.raises(RegistryError, match="40 hex"):
-        changes.write(root, replace(spec, name="n", revision="main"))
+        entries.write(root, replace(spec, name="n", revision="main"))
     path.rename(path.with_suffix(".yml"))
     with pytest.raises(RegistryError, match=r"is named m\.yaml"):
-        changes.write(root, spec)
+        entries.write(root, spec)
 
 
 def test_an_unpinned_entry_is_completed_without_overwrite_and_not_enabled_before(
@@ -42,11 +42,11 @@ def test_an_unpinned_entry_is_completed_without_overwrite_and_not_enabled_before
 ) -> None:
     put(root, {**GOOD, **OFF, "revision": "unpinned"})
     with pytest.raises(RegistryError, match="40 hex digits"):
-        changes.set_state(root, "m", "enabled")
-    changes.write(root, ModelSpec(**GOOD))
+        entries.set_state(root, "m", "enabled")
+    entries.write(root, ModelSpec(**GOOD))
     assert entries.load(root, "m").enabled
     with pytest.raises(RegistryError, match="exists already"):
-        changes.write(root, ModelSpec(**{**GOOD, "revision": COMMIT[::-1]}))
+        entries.write(root, ModelSpec(**{**GOOD, "revision": COMMIT[::-1]}))
 
 
 LINE = st.text(
@@ -78,13 +78,13 @@ def test_set_state_changes_three_fields_and_keeps_comments_and_order(root: Path)
     path = put(root, BY_HAND)
     before = entries.load(root, "m")
 
-    assert changes.set_state(root, "m", "enabled") == path
+    assert entries.set_state(root, "m", "enabled") == path
     enabled = path.read_text()
     assert entries.load(root, "m") == replace(before, state="enabled", reason="")
     kept = ["looked at by A", "as the file", "not yet", "why it waits:", "places"]
     assert re.findall(r"# (.+)", enabled) == kept
 
-    changes.set_state(root, "m", **QUARANTINED)
+    entries.set_state(root, "m", **QUARANTINED)
     lines = path.read_text().splitlines()
     (at,) = (n for n, line in enumerate(lines) if line.startswith("state: quarantined "))
     assert lines[at].endswith("# not yet")
@@ -93,11 +93,11 @@ def test_set_state_changes_three_fields_and_keeps_comments_and_order(root: Path)
         'until: "2026-11-30"',
     ]
     assert entries.load(root, "m") == replace(before, **QUARANTINED)
-    changes.set_state(root, "m", "quarantined", reason="again", until=date(2026, 12, 2))
+    entries.set_state(root, "m", "quarantined", reason="again", until=date(2026, 12, 2))
     again = entries.load(root, "m")
     assert (again.reason, again.until) == ("again", "2026-12-02")
 
-    changes.set_state(root, "m", "enabled")
+    entries.set_state(root, "m", "enabled")
     # a comment keeps its column where the value before it becomes shorter
     assert re.sub(" +#", " #", path.read_text()) == re.sub(" +#", " #", enabled)
     assert [p.name for p in path.parent.iterdir()] == ["m.yaml"]
@@ -116,7 +116,7 @@ def test_whatever_stands_in_a_reason_or_a_comment_is_read_back(
         root, "\n".join([*lines, "state: candidate"] if after else ["state: candidate", *lines])
     )
 
-    changes.set_state(root, "m", "retired", reason=new)
+    entries.set_state(root, "m", "retired", reason=new)
 
     assert entries.load(root, "m").reason == new.strip()
     assert path.read_text().splitlines().count(f"# {comment}".rstrip()) == 1
@@ -144,10 +144,10 @@ def test_how_prompts_are_scored_together_is_written_and_nothing_else(
     path = put(root, top.format(8) + before)
     spec = entries.load(root, "m")
     decided = replace(spec, batch_size=1, options={**spec.options, "share_prefix": True})
-    assert changes.set_ways(root, "m", decided) == path
+    assert entries.set_ways(root, "m", decided) == path
     assert path.read_text(encoding="utf-8") == top.format(1) + after
     assert entries.load(root, "m") == decided
-    assert changes.set_ways(root, "m", decided) == path, "again, nothing to do"
+    assert entries.set_ways(root, "m", decided) == path, "again, nothing to do"
 
 
 @pytest.mark.parametrize("reason", ["reason: |-\n  of two\n", "reason: >\n  folded\n  text\n\n"])
@@ -155,11 +155,11 @@ def test_a_reason_of_several_lines_and_an_entry_on_one_line_change(root: Path, r
     top = "name: m\ntitle: M\nbackend: planted\nrepo: p\nrevision: r\n"
     path = put(root, f"{top}{reason}until: 2026-11-30\nstate: quarantined\nfamily: f")
     assert entries.load(root, "m").until == "2026-11-30", "a bare date is one, too"
-    changes.set_state(root, "m", "enabled")
+    entries.set_state(root, "m", "enabled")
     plain = yaml.safe_load(f"{top}state: enabled\nfamily: f")
     assert entries.load(root, "m") == entries.parse(plain, "m")
     path.write_text(f"{{{', '.join(top.splitlines())}, state: enabled}}")
-    changes.set_state(root, "m", "quarantined", reason="x")
+    entries.set_state(root, "m", "quarantined", reason="x")
     assert entries.load(root, "m").reason == "x"
 
 
@@ -175,9 +175,9 @@ def test_moves(root: Path, old: str, new: str) -> None:
     path = put(root, {**GOOD, "state": old, "reason": "before"})
     text = path.read_text()
     if new in legal[old]:
-        changes.set_state(root, "m", new, reason="now")
+        entries.set_state(root, "m", new, reason="now")
         assert (entries.load(root, "m").state, entries.load(root, "m").reason) == (new, "now")
         return
     with pytest.raises(RegistryError, match=f"{old} can't become {new}; valid: "):
-        changes.set_state(root, "m", new, reason="now")
+        entries.set_state(root, "m", new, reason="now")
     assert path.read_text() == text

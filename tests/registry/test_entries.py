@@ -18,7 +18,7 @@ import yaml
 from sdgbias import files
 from sdgbias.analysis.paper import numbers as printed
 from sdgbias.errors import RegistryError
-from sdgbias.registry import changes, entries
+from sdgbias.registry import entries
 from sdgbias.types import IMAGE_FREE, VIEWS
 from tests.builders.entries import GOOD, OFF, QUARANTINED, REPOSITORY, put
 from tests.builders.refusals import Refusal
@@ -69,9 +69,9 @@ def test_two_views_are_written_and_all_four_are_not(root: Path) -> None:
     path = put(root, {**GOOD, "views": list(IMAGE_FREE)}, "m")
     spec = entries.read(path)
     assert spec.views == IMAGE_FREE and not spec.pictured
-    assert entries.parse(yaml.safe_load(changes.to_yaml(spec)), path) == spec
-    assert "views:\n- q_only\n- ctx_q\n" in changes.to_yaml(spec)
-    assert "views" not in changes.to_dict(replace(spec, views=VIEWS))
+    assert entries.parse(yaml.safe_load(entries.to_yaml(spec)), path) == spec
+    assert "views:\n- q_only\n- ctx_q\n" in entries.to_yaml(spec)
+    assert "views" not in entries.to_dict(replace(spec, views=VIEWS))
     assert jsonschema.Draft202012Validator(SCHEMA).is_valid({**GOOD, "views": list(IMAGE_FREE)})
 
 
@@ -240,7 +240,7 @@ def test_no_field_holds_a_secret(root: Path, field: str) -> None:
     spec = entries.parse({**GOOD, **OFF}, "x")
     token = "hf_" + "a1B2" * 6
     with pytest.raises(RegistryError, match=f"'{field}' looks like a secret") as caught:
-        changes.write(root, replace(spec, **{field: f"made with {token}"}))
+        entries.write(root, replace(spec, **{field: f"made with {token}"}))
     assert token not in str(caught.value) and not list((root / "registry" / "models").iterdir())
 
 
@@ -248,7 +248,7 @@ def test_a_reason_for_a_new_state_holds_no_secret(root: Path) -> None:
     path = put(root, GOOD)
     before = path.read_bytes()
     with pytest.raises(RegistryError, match="'reason' looks like a secret"):
-        changes.set_state(root, "m", "retired", reason="key sk-" + "a1B2" * 6)
+        entries.set_state(root, "m", "retired", reason="key sk-" + "a1B2" * 6)
     assert path.read_bytes() == before
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from sdgbias.errors import HubUnreachable, RegistryError
-from sdgbias.registry import changes, entries, hub
+from sdgbias.registry import entries, hub
 from sdgbias.registry import propose as register
 from sdgbias.registry.machine import Machine
 from sdgbias.registry.propose import NO_ENTRY, Host, Request, propose
@@ -44,7 +44,7 @@ def test_a_hub_model_is_pinned_and_described(root: Path, served: Hub) -> None:
         licence="llama2",
         options={"max_images": 1},
     )
-    assert proposal.obstacle == "" and changes.write(root, proposal.spec).is_file()
+    assert proposal.obstacle == "" and entries.write(root, proposal.spec).is_file()
     verdicts = "\n".join(proposal.verdicts)
     assert "about 15.8 GiB (weights 13.2 GiB); seen here: 4 GPUs of 80 GiB" in verdicts
     assert "composite" in verdicts
@@ -122,7 +122,7 @@ def test_what_is_too_large_or_without_its_engine_is_a_candidate(
     assert proposal.obstacle.startswith("too large for this machine: about")
     assert proposal.spec.reason == proposal.obstacle
     assert host.machine.words() in proposal.obstacle and "\n" not in proposal.obstacle
-    changes.write(root, proposal.spec)
+    entries.write(root, proposal.spec)
     roomy = replace(SMALL, machine=Machine((), 64.0))
     lacking = propose("open/qwen", root, roomy, Request(backend="vllm")).obstacle
     assert lacking.startswith("vLLM isn't installed here")
@@ -205,7 +205,7 @@ def test_without_a_hub_a_known_commit_is_a_candidate(
         found.obstacle.startswith("registered unread (the hub can't be reached")
         and found.spec.state == "candidate"
     )
-    changes.write(root, found.spec)
+    entries.write(root, found.spec)
 
 
 def test_parameters_that_the_hub_does_not_count_are_read_from_the_shards(
@@ -233,7 +233,7 @@ def test_an_entry_of_the_same_repository_keeps_its_settings(root: Path, served: 
     assert entries.COMMIT.fullmatch(spec.revision)
     on_vllm = propose("open/Llava-7B", root, BIG, Request(backend="vllm")).spec
     assert (on_vllm.name, on_vllm.batch_size) == ("paper", 256), "another engine, its own batches"
-    assert changes.write(root, spec).name == "paper.yaml"
+    assert entries.write(root, spec).name == "paper.yaml"
     put(root, "colour: red", "bad")
     other = propose("open/Llava-7B", root, BIG, Request(name="other")).spec
     assert other.batch_size == 256, "another name, settings of its own"
@@ -253,7 +253,7 @@ def test_folder_in_the_repository(root: Path) -> None:
         0.002,
     )  # 1000 x 2000
     assert spec.revision == folder_digest(folder)[:40] and spec.state == "candidate"
-    changes.write(root, spec)
+    entries.write(root, spec)
     assert entries.load(root, "tiny_vlm") == spec
 
 
