@@ -35,7 +35,7 @@ from sdgbias.nightly import gpus, notify, process, records, schedule, steps
 from sdgbias.nightly import run as nights
 from sdgbias.nightly.attempt import JobOutcome
 from sdgbias.nightly.night_options import NightOptions, parse, takes_night_options
-from sdgbias.nightly.plan import Job, Night, name_of
+from sdgbias.nightly.plan import Job, Night, name_of, webhooks
 from sdgbias.registry import entries
 from sdgbias.store import night_files
 
@@ -157,15 +157,12 @@ def show(summary: nights.NightSummary, results: Path, report_address: str) -> No
 
 def tell_team(options: Mapping[str, Any], why: str) -> None:
     """Send the team a message about a night that ended before it could send its own; without an
-    address, and where the policy can't be read, nobody is told."""
-    from sdgbias.nightly.regression import policy  # with scipy, which no model waits for
-
+    address nobody is told."""
     with suppress(SdgbiasError):
-        given = options.get("policy")
-        rules = policy.load(Path(str(given)) if given else policy.find(entries.find_root()))
-        address = os.environ.get(options.get("webhook_env") or rules.webhook, "").strip()
-        if address:
-            notify.post(address, process.redact(f"sdgbias: {why}"))
+        policy = Path(str(options["policy"])) if options.get("policy") else None
+        names = webhooks(options.get("webhook_env") or "", policy, entries.find_root())
+        if addresses := list(filter(None, (os.environ.get(name, "").strip() for name in names))):
+            notify.post(addresses[0], process.redact(f"sdgbias: {why}"))
 
 
 def start_again(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
@@ -206,7 +203,9 @@ def nightly(score_deployment: str = "", report_address: str = "", **options: Any
     try:
         given = parse(**options, by="prefect")
         if by_schedule:
-            due = schedule.latest(given.cron, given.zone, start, now)
+            # of several late runs the first does the newest night, the others find it done
+            night = schedule.night_id(start, given.zone, given.cron)
+            due = schedule.missed(given.cron, given.zone, night, now) or start
             given = replace(given, scheduled_for=due.isoformat())
         chosen = nights.due_now(given, now)
         if chosen is None:

@@ -16,7 +16,7 @@ from sdgbias import progress
 from sdgbias.errors import StoreError
 from sdgbias.files import json_object, packaged_yaml
 from sdgbias.nightly import gpus, process
-from sdgbias.nightly.plan import WEBHOOK, Job
+from sdgbias.nightly.plan import Job
 
 PUBLISHED, UNCHANGED, FAILED, SKIPPED = "published", "unchanged", "failed", "skipped"
 CLI = (sys.executable, "-m", "sdgbias.cli")
@@ -39,11 +39,10 @@ class FailureKind:
 #: that is ended meanwhile waits for them.
 WAITS = (10.0, 20.0, 30.0)
 FAILURES = {kind: FailureKind(**row) for kind, row in packaged_yaml("failures.yaml").items()}
-#: Secrets not needed by a model's process, which may run arbitrary code. The webhook's variable, if
-#: renamed by the team, is in Job.withheld.
+#: Secrets not needed by a model's process, which may run arbitrary code; those with the team's
+#: address are in Job.withheld.
 NOT_FOR_MODELS = (
     "WANDB_API_KEY",
-    WEBHOOK,
     "PREFECT_API_KEY",
     "PREFECT_API_AUTH_STRING",
     "PREFECT_API_DATABASE_CONNECTION_URL",

@@ -154,7 +154,7 @@ def takes_night_options(
             annotation=hints[option.name],
         )
         for option in fields(NightOptions)
-        if help_of(option.name) and option.name not in without
+        if hasattr(hints[option.name], "__metadata__") and option.name not in without
     ]
 
     def with_them(command: Command) -> Command:
@@ -165,15 +165,6 @@ def takes_night_options(
         return command
 
     return with_them
-
-
-def help_of(name: str) -> str:
-    """What an option is, as --help says it; '' for a field that is no option."""
-    annotation = get_type_hints(NightOptions, include_extras=True)[name]
-    return next(
-        (str(one.help) for one in getattr(annotation, "__metadata__", ()) if hasattr(one, "help")),
-        "",
-    )
 
 
 def default_benchmarks() -> Sequence[Path]:

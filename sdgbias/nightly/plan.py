@@ -8,12 +8,12 @@ import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, date, datetime
-from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
+import pandas as pd
 import yaml
 from pydantic import TypeAdapter
 
@@ -38,6 +38,8 @@ from sdgbias.types import NEEDS_PICTURES, QUARANTINED
 WEBHOOK = "SDGBIAS_WEBHOOK"
 #: State of a Skipped whose registry file can't be read.
 BROKEN = "broken"
+#: Options of a night that are those of `sdgbias evaluate`.
+PASSED_ON = ("passes", "generated", "draws", "seed")
 _ONWARD = "make room or give a writable folder with --results"
 
 
@@ -46,8 +48,8 @@ class Job:
     """One model on one suite. entry: snapshot of its registry file from the start of the night.
     gpu: machine type it needs (entry option `gpu`). key: the id of its run, '' where that can't be
     known. threads: CPU threads, 0: no limit. run_id: the finished run of that key, '' if none.
-    options: further options of `sdgbias evaluate`. withheld: NAMES of environment variables hidden
-    from its processes, in addition to those hidden from every model. gpus: how many it takes."""
+    options: further options of `sdgbias evaluate`. withheld: NAMES of the variables with the team's
+    address, which its processes must not see. gpus: how many it takes."""
 
     night: str
     model: str
@@ -114,126 +116,102 @@ def name_of(options: NightOptions, now: datetime) -> str:
 
 
 def tonight(options: NightOptions, now: datetime, write: bool = True) -> Night:
-    """Plan the night's jobs. With ``write``, each registry entry is copied into the night's folder,
-    and that copy is what is scored.
+    """Plan the night's jobs: new models first, then the one whose last run is oldest. With
+    ``write``, each registry entry is copied into the night's folder, and that copy is what is
+    scored.
 
     A broken registry file becomes a Skipped with state 'broken', a suite without a benchmark one
     with state 'no benchmark', a language model on a suite of pictures one with 'needs pictures'.
-    Raises UsageError (two benchmarks of one suite), RegistryError (an
+    Raises UsageError (two benchmarks of one suite, unknown extra prompts), RegistryError (an
     unknown name in ``model``), InputError (a folder that is not a benchmark).
     """
     name = name_of(options, now)
     folder = folder_of(options.results, name)
     today = now.astimezone(schedule.zone(options.zone)).date()
     chosen, skipped = _chosen(options, today)
-    measured = _last_measured(options.results)
-    # new models first, then the one whose last run is oldest
-    chosen.sort(key=lambda spec: measured.get(spec.name, ""))
+    runs = _runs(options.results)
+    newest = runs.groupby("model")["finished_at"].max()
+    complete = set(runs.loc[runs["n_failed"] == 0, "run_id"])
+    chosen.sort(key=lambda spec: newest.get(spec.name, pd.Timestamp.min))
     benchmarks = _benchmarks(options.benchmarks) if chosen else {}
-    ids: dict[str, str] = {}
-    withheld = webhooks(options)
-    jobs: list[Job] = []
-    evaluation = _asked(options)
-    same = ("passes", "generated", "draws", "seed")
-    passed_on = [(f"--{name}", str(getattr(options, name))) for name in same]
+    evaluation = _evaluation(options)
+    passed_on = [f"--{of}={getattr(options, of)}" for of in PASSED_ON]
+    withheld = webhooks(options.webhook_env, options.policy, options.root)
     at_once = options.jobs or max(1, len(machine.visible()))
-    for spec in chosen:
-        for suite in entries.suites(spec):
-            if suite not in benchmarks:
-                why = "no benchmark of this suite; name its folder with --benchmark"
-                skipped.append(Skipped(spec.name, suite, why, "no benchmark"))
-                continue
-            of, folder_of_suite, benchmark_id = benchmarks[suite]
-            if of.needs_pictures and not spec.pictured:
-                why = f"{NEEDS_PICTURES}: this model is asked {', '.join(spec.views)} alone"
-                skipped.append(Skipped(spec.name, suite, why, NEEDS_PICTURES))
-                continue
-            ids[suite] = benchmark_id
-            job = Job(
-                night=name,
-                model=spec.name,
-                suite=suite,
-                benchmark=folder_of_suite,
-                entry=folder / "registry" / f"{spec.name}.yaml",
-                gpu=str(spec.options.get("gpu", "cpu")),
-                timeout_s=options.timeout,
-                key=_key(spec, options.root, benchmark_id, of, evaluation),
-                log=folder / "logs" / f"{spec.name}-{suite}.log",
-                root=options.root,
-                batch_size=spec.batch_size,
-                threads=max(1, (os.cpu_count() or 1) // at_once) if at_once > 1 else 0,
-                options=tuple(chain.from_iterable(passed_on)),
-                withheld=withheld,
-                gpus=machine.gpus_of(spec),
-            )
-            jobs.append(job)
-    complete = _complete(options.results)
-    # an endpoint may change behind its name
-    always = {spec.name for spec in chosen if spec.backend == "api"}
-    planned = tuple(
-        replace(job, run_id=job.key if job.key in complete and job.model not in always else "")
-        for job in jobs
-    )
-    night = Night(
-        name,
-        folder,
-        planned,
-        tuple(skipped),
-        options.due and options.due.astimezone(UTC),
-        ids,
-    )
+    threads = max(1, (os.cpu_count() or 1) // at_once) if at_once > 1 else 0
+    jobs: list[Job] = []
+    for spec, suite in ((one, suite) for one in chosen for suite in entries.suites(one)):
+        benchmark = benchmarks.get(suite)
+        if benchmark is None:
+            why = "no benchmark of this suite; name its folder with --benchmark"
+            skipped.append(Skipped(spec.name, suite, why, "no benchmark"))
+            continue
+        if benchmark.suite.needs_pictures and not spec.pictured:
+            why = f"{NEEDS_PICTURES}: this model is asked {', '.join(spec.views)} alone"
+            skipped.append(Skipped(spec.name, suite, why, NEEDS_PICTURES))
+            continue
+        key = ""
+        with suppress(SdgbiasError):  # such as without the weights: the job's process says so
+            key = run_id(spec, options.root, benchmark.id, benchmark.suite, evaluation)
+        # an endpoint may change behind its name
+        is_done = key in complete and spec.backend != "api"
+        job = Job(
+            night=name,
+            model=spec.name,
+            suite=suite,
+            benchmark=benchmark.folder,
+            entry=folder / "registry" / f"{spec.name}.yaml",
+            gpu=str(spec.options.get("gpu", "cpu")),
+            timeout_s=options.timeout,
+            key=key,
+            log=folder / "logs" / f"{spec.name}-{suite}.log",
+            root=options.root,
+            batch_size=spec.batch_size,
+            threads=threads,
+            options=tuple(passed_on),
+            run_id=key if is_done else "",
+            withheld=withheld,
+            gpus=machine.gpus_of(spec),
+        )
+        jobs.append(job)
+    due = options.due and options.due.astimezone(UTC)
+    ids = {job.suite: benchmarks[job.suite].id for job in jobs}
+    night = Night(name, folder, tuple(jobs), tuple(skipped), due, ids)
     if write:
-        _snapshot(folder / "registry", chosen)
-        save(night)
+        for spec in chosen:
+            entry = folder / "registry" / f"{spec.name}.yaml"
+            files.write_atomically(entry, entries.to_yaml(spec), _ONWARD)
+        plan = json.dumps(asdict(night), default=str, indent=1)
+        files.write_atomically(folder / "plan.json", plan, _ONWARD)
     return night
 
 
-def _key(
-    spec: ModelSpec, root: Path, benchmark_id: str, suite: suites.Suite, evaluation: EvalSettings
-) -> str:
-    """The id that a run would have; '' where it can't be known, such as without the weights: the
-    job's own process says so."""
-    with suppress(SdgbiasError):
-        return run_id(spec, root, benchmark_id, suite, evaluation)
-    return ""
-
-
-def _asked(options: NightOptions) -> EvalSettings:
+def _evaluation(options: NightOptions) -> EvalSettings:
     """The evaluation settings that a job's options give in `sdgbias evaluate`. Raises UsageError
     for unknown extra prompts: once, before any model is evaluated."""
     from sdgbias.suites.extra_prompts import choose
 
-    return EvalSettings(
-        draws=options.draws,
-        seed=options.seed,
-        passes=tuple(choose(options.passes)),
-        generated=options.generated,
-    )
+    given = {of: getattr(options, of) for of in PASSED_ON}
+    return EvalSettings(**given | {"passes": tuple(choose(options.passes))})
 
 
-def webhooks(options: NightOptions) -> tuple[str, ...]:
-    """NAMES of the environment variables with the webhook's address, from the settings and the
-    policy. An invalid policy is searched as plain text, so that the secret is withheld all the
-    same; the regression check reports what is wrong with it."""
-    named = {options.webhook_env}
+def webhooks(webhook_env: str, policy: Path | None, root: Path) -> tuple[str, ...]:
+    """NAMES of the environment variables with the address of the team: the one given, the policy's,
+    the default one. An invalid policy is searched as plain text, so that the secret is withheld
+    from models all the same; the regression check reports what is wrong with it."""
+    names = [webhook_env]
     with suppress(OSError, ValueError, yaml.YAMLError, InputError):
-        path = options.policy or options.root / "registry" / "policy.yaml"
+        path = policy or root / "registry" / "policy.yaml"
         text = files.read_small(path, errors="replace")
-        named |= set(re.findall(r"\bwebhook\b[\"']?\s*:\s*[\"']?([A-Za-z_]\w*)", text))
+        names += re.findall(r"\bwebhook\b[\"']?\s*:\s*[\"']?([A-Za-z_]\w*)", text)
         content = files.load_yaml(text)
-        named |= {str(content.get("webhook", ""))} if isinstance(content, dict) else set()
-    return tuple(sorted(named - {""}))
-
-
-def save(night: Night) -> None:
-    """Write the plan as JSON to the night's folder, for processes that run one of its jobs. Raises
-    StoreError."""
-    path = night.folder / "plan.json"
-    files.write_atomically(path, json.dumps(asdict(night), default=str, indent=1), _ONWARD)
+        names += [str(content.get("webhook", ""))] if isinstance(content, dict) else []
+    return tuple(dict.fromkeys([*filter(None, names), WEBHOOK]))
 
 
 def load(results: Path, night: str) -> Night:
-    """Read the plan written by `save`. Raises StoreError."""
+    """Read the plan that `tonight` wrote, for a process that runs one of its jobs. Raises
+    StoreError."""
     path = folder_of(results, night) / "plan.json"
     try:
         return TypeAdapter(Night).validate_json(path.read_bytes())
@@ -268,33 +246,38 @@ def _chosen(options: NightOptions, today: date) -> tuple[list[ModelSpec], list[S
     return chosen, skipped
 
 
-def _benchmarks(folders: Sequence[Path]) -> dict[str, tuple[suites.Suite, Path, str]]:
-    """Suite name -> (the suite, its folder, its benchmark_id). Raises InputError for a folder that
-    is not a benchmark, UsageError for two benchmarks of one suite."""
-    by_suite: dict[str, tuple[suites.Suite, Path, str]] = {}
+class _Benchmark(NamedTuple):
+    suite: suites.Suite
+    folder: Path
+    id: str
+
+
+def _benchmarks(folders: Sequence[Path]) -> dict[str, _Benchmark]:
+    """Benchmarks by the names of their suites. Raises InputError for a folder that is not one,
+    UsageError for two of one suite."""
+    by_suite: dict[str, _Benchmark] = {}
     for folder in folders:
         suite, card = suites.of(folder), suites.benchmark_card(folder)
         if suite.name in by_suite:
-            first = by_suite[suite.name][1]
             raise UsageError(
-                f"--benchmark {first} and {folder} are both of suite {suite.name}; name one of each"
-                " suite"
+                f"--benchmark {by_suite[suite.name].folder} and {folder} are both of suite"
+                f" {suite.name}; name one of each suite"
             )
-        by_suite[suite.name] = suite, folder, str(card["benchmark_id"])
+        by_suite[suite.name] = _Benchmark(suite, folder, str(card["benchmark_id"]))
     return by_suite
 
 
-def _rows(results: Path, sql: str, params: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-    """What the results file says; nothing where it is not there yet or can't be read: the night
+def _runs(results: Path) -> pd.DataFrame:
+    """The finished runs; none where the results file is not there yet or can't be read: the night
     itself reports that, and the jobs find finished runs themselves."""
     from sdgbias import store
 
-    if not results.exists():
-        return []
-    try:
-        return list(store.query(results, sql, params).itertuples(index=False, name=None))
-    except StoreError:
-        return []
+    columns = ["run_id", "model", "finished_at", "n_failed"]
+    with suppress(StoreError):
+        if results.exists():
+            sql = f"SELECT {', '.join(columns)} FROM runs WHERE finished_at IS NOT NULL"
+            return store.query(results, sql)
+    return pd.DataFrame(columns=columns)
 
 
 def _done(results: Path, minute: str) -> set[str]:
@@ -304,21 +287,3 @@ def _done(results: Path, minute: str) -> set[str]:
 
     sql = "SELECT night FROM nights WHERE status = 'done' AND starts_with(night, ?)"
     return set(night_files.query(results, sql, [minute])["night"])
-
-
-def _complete(results: Path) -> set[str]:
-    """The runs in which no prompt failed."""
-    sql = "SELECT run_id FROM runs WHERE finished_at IS NOT NULL AND n_failed = 0"
-    return {run for (run,) in _rows(results, sql)}
-
-
-def _last_measured(results: Path) -> dict[str, str]:
-    """Model -> when its newest run finished, for models that have one."""
-    sql = """SELECT model, CAST(max(finished_at) AS VARCHAR) FROM runs
-             WHERE finished_at IS NOT NULL GROUP BY model"""
-    return dict(_rows(results, sql))
-
-
-def _snapshot(folder: Path, specs: list[ModelSpec]) -> None:
-    for spec in specs:
-        files.write_atomically(folder / f"{spec.name}.yaml", entries.to_yaml(spec), _ONWARD)

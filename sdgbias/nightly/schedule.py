@@ -82,9 +82,9 @@ def due(cron: str, tz: str, after: datetime, before: datetime) -> list[datetime]
     return [when for when in instants if after < when <= before]
 
 
-def missed(cron: str, tz: str, last_finished_night: str | None, now: datetime) -> datetime | None:
-    """The due time of the newest night that should have run by ``now`` and did not; None if the
-    last due night is done.
+def missed(cron: str, tz: str, last_night: str | None, now: datetime) -> datetime | None:
+    """The due time of the newest night that should have run by ``now``; None if none was due after
+    ``last_night`` (the last one that is done, or that a late run was scheduled for).
 
     Only the newest of several missed nights counts: a model is compared with its last run, however
     long ago that was. Searches at most 62 days back. A clock that was set back makes no night due
@@ -94,14 +94,7 @@ def missed(cron: str, tz: str, last_finished_night: str | None, now: datetime) -
     if not past:
         return None
     name = night_id(past[-1], tz, cron)
-    return past[-1] if last_finished_night is None or name > last_finished_night else None
-
-
-def latest(cron: str, tz: str, start: datetime, now: datetime) -> datetime:
-    """When the night is due that a run scheduled for ``start`` and at work at ``now`` stands for:
-    the newest due time by now, so that of several late runs the first does the newest night and the
-    others find it done; else ``start``, for a run that begins a little early."""
-    return missed(cron, tz, night_id(start, tz, cron), now) or start
+    return past[-1] if last_night is None or name > last_night else None
 
 
 def next_due(cron: str, tz: str, now: datetime) -> str:

@@ -15,7 +15,7 @@ from sdgbias.errors import RegressionBreach
 from sdgbias.nightly import process
 from sdgbias.nightly.attempt import CLI, FAILED
 from sdgbias.nightly.night_options import NightOptions
-from sdgbias.nightly.plan import WEBHOOK, Night, webhooks
+from sdgbias.nightly.plan import Night, webhooks
 from sdgbias.nightly.records import BREACH, StepResult
 from sdgbias.registry.entries import DEFAULT_SUITES
 
@@ -88,7 +88,7 @@ def not_due(name: str, options: NightOptions, night: Night) -> str:
     """Why a step has nothing to do tonight, '' if it is due. Such a step is not run and not
     recorded."""
     if name == "announce":
-        variables = dict.fromkeys((WEBHOOK, *webhooks(options)))
+        variables = webhooks(options.webhook_env, options.policy, options.root)
         addressed = any(os.environ.get(variable, "").strip() for variable in variables)
         return "" if addressed else f"no webhook address in {' or '.join(variables)}"
     if name != "analyse" or not options.results.exists():

@@ -14,7 +14,7 @@ from sdgbias import progress
 from sdgbias.nightly import attempt, plan, process
 from tests.builders.night_stubs import NOW, PUBLISH, job, settings, stub
 
-SECRETS = ("NIGHT_CHAT", "TEAM_ROOM", *attempt.NOT_FOR_MODELS)
+SECRETS = ("NIGHT_CHAT", "TEAM_ROOM", plan.WEBHOOK, *attempt.NOT_FOR_MODELS)
 
 
 def test_given_an_outcome_then_it_is_that_of_the_process(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_given_secrets_and_gpus_then_a_model_sees_its_gpu_and_no_secret(
     outcome = attempt.attempt(replace(one, threads=2), s.results, gpu="3", argv=stub(code))
     assert outcome.run_id == f"3 2 2 {tmp_path} seen"
     assert plan.load(s.results, one.night).jobs == (one,), "as a worker in another pool has it"
-    assert one.withheld == ("NIGHT_CHAT", "TEAM_ROOM")
+    assert one.withheld == SECRETS[:3]
     assert "chat.example" not in (night.folder / "plan.json").read_text()
 
 

@@ -278,7 +278,7 @@ def test_given_nothing_new_or_nobody_to_tell_then_a_step_is_not_due(
     store.publish(s.results, by_hand | {"finished_at": NOW + timedelta(hours=5)}, {})
     assert not steps.not_due("analyse", s, later)
     monkeypatch.delenv("SDGBIAS_WEBHOOK")
-    why = "no webhook address in SDGBIAS_WEBHOOK or TEAM_HOOK"
+    why = "no webhook address in TEAM_HOOK or SDGBIAS_WEBHOOK"
     assert steps.not_due("announce", s, later) == why
     assert "announce" not in (run(replace(s, night=LATER), by_model(a=PUBLISH)).steps or {})
     for variable in ("SDGBIAS_WEBHOOK", "TEAM_HOOK"):
