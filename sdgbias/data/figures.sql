@@ -16,6 +16,17 @@ WHERE list_contains($runs, run_id)
 -- name: overall
 FROM every_row WHERE indicator = 'all' AND metric <> 'not_run'
 
+-- name: people
+-- The rows about people. mute: no answer of the model was understood, so figures open on another one; silent: a disparity without a value,
+-- since the answers say nothing about groups; plain, point: method and operating point of the study of debiasing.
+SELECT *, min(run_at) OVER (PARTITION BY data) AS data_at,
+       model IN (SELECT model FROM every_row WHERE study = 'headline' AND metric = 'disparity' AND method = 'full'
+                 AND missing_reason = 'no answer understood') AS mute,
+       metric = 'disparity' AND coalesce(missing_reason IN ('no answer understood', 'no answer right'), false) AS silent,
+       replace(replace(method, '@recall', ''), 'full_argmax', 'full') AS plain,
+       if(ends_with(method, '@recall'), 'at equal recall', 'as scored') AS point
+FROM every_row WHERE NOT ends_with(method, ':paper')
+
 -- name: model-views
 FROM overall
 WHERE study = 'headline' AND task = 'mcq' AND metric = 'accuracy' AND pillar = 'all pillars' AND test = 'T1'
@@ -135,34 +146,33 @@ ORDER BY run_at, test_at, pillar_at,
          list_position(['ece_width', 'ece_mass', 'brier', 'nll', 'confidence', 'accuracy', 'aurc'], metric), row_at
 
 -- name: fairness
-SELECT *, concat("group", '-', other) AS by, test AS prompt FROM every_row
+-- pair_at: the pairs of groups of the headline first.
+SELECT *, concat("group", '-', other) AS by, test AS prompt, NOT list_contains($pairs, level) AS pair_at FROM people
 WHERE study = 'headline' AND metric = 'disparity' AND other <> '' AND indicator IN ('all-52', 'all', 'macro')
-      AND NOT ends_with(method, ':paper')
 ORDER BY run_at, task, test, method, level, indicator
 
 -- name: fairness-classes
-SELECT *, concat("group", ' − ', other) AS source, indicator AS target FROM every_row
-WHERE study = 'headline' AND metric = 'disparity' AND level IN ('gender:male-female', 'skin:light-dark', 'age:young-old')
-      AND indicator NOT IN ('all-52', 'all', 'macro') AND NOT ends_with(method, ':paper')
+-- A class without any value is not drawn; one with a value of another pair of groups shows its n.
+SELECT *, concat("group", ' − ', other) AS source, indicator AS target,
+       count(*) FILTER (NOT isnan("value")) OVER (PARTITION BY data, model, test, method, indicator) > 0 AS drawn
+FROM people
+WHERE study = 'headline' AND metric = 'disparity' AND list_contains($pairs, level) AND list_contains($classes, indicator)
 ORDER BY run_at, task, test, method, level, indicator
 
 -- name: fairness-prompts
-FROM every_row
-WHERE study = 'headline' AND metric IN ('recall', 'false_yes_rate') AND level = 'all' AND indicator = 'all-52'
-      AND NOT ends_with(method, ':paper')
+-- Also the disparities of silent models, which are told of.
+FROM people
+WHERE study = 'headline' AND (silent OR (metric IN ('recall', 'false_yes_rate') AND level = 'all' AND indicator = 'all-52'))
 ORDER BY run_at, task, test, method, metric
 
 -- name: fairness-debiased
-SELECT * FROM every_row
-WHERE study = 'fairness' AND metric IN ('disparity', 'disparity_change') ORDER BY run_at, test, method, level, metric
+-- Each disparity with the change of its size against Full.
+SELECT d.* REPLACE (plain AS method, plain AS name), level AS by, change FROM people d
+     LEFT JOIN (SELECT run_id, test, method, level, {'value': "value", 'n': n, 'ci_low': ci_low, 'ci_high': ci_high, 'p': p} AS change
+                FROM people WHERE study = 'fairness' AND metric = 'disparity_change') USING (run_id, test, method, level)
+WHERE study = 'fairness' AND metric = 'disparity' ORDER BY run_at, test, method, level
 
 -- name: fairness-cost
-FROM every_row
-WHERE study = 'fairness' AND metric IN ('recall', 'false_yes_rate') AND level = 'all' AND NOT ends_with(method, '@recall')
+SELECT * REPLACE (plain AS method, plain AS name) FROM people
+WHERE study = 'fairness' AND metric IN ('recall', 'false_yes_rate') AND level = 'all' AND point = 'as scored'
 ORDER BY run_at, test, method, metric
-
--- name: fairness-silent
--- Disparities that have no value since the model's answers say nothing about groups.
-FROM every_row
-WHERE study = 'headline' AND metric = 'disparity' AND missing_reason IS NOT NULL AND NOT ends_with(method, ':paper')
-ORDER BY run_at, task, test, method, level, indicator

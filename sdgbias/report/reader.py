@@ -89,11 +89,16 @@ class Reader:
         return frame
 
     def frames(
-        self, table: str, sql: str, params: Params, statements: Mapping[str, str]
+        self, table: str, sql: str, statements: Mapping[str, str], given: Mapping[str, Any]
     ) -> dict[str, pd.DataFrame]:
-        """The rows of several statements about a temporary table, by name, as frames."""
-        self._run(f"CREATE OR REPLACE TEMP TABLE {table} AS {sql}", params, ())
-        return {name: self.frame(statement) for name, statement in statements.items()}
+        """The rows of several statements about a temporary table, by name, as frames. Each is
+        ``given`` the parameters that it names."""
+
+        def named(text: str) -> Params:
+            return {name: value for name, value in given.items() if f"${name}" in text}
+
+        self._run(f"CREATE OR REPLACE TEMP TABLE {table} AS {sql}", named(sql), ())
+        return {name: self.frame(text, named(text)) for name, text in statements.items()}
 
     def one(self, sql: str, params: Params = (), runs: Sequence[str] = ()) -> Row | None:
         """The first row, or None."""

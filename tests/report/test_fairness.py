@@ -18,7 +18,7 @@ from sdgbias.analysis.rows import AnalysisSettings
 from sdgbias.errors import InputError
 from sdgbias.report import layout
 from sdgbias.report.build import ReportPages, write_report
-from sdgbias.report.charts import Figure, disparities
+from sdgbias.report.charts import Figure, draw
 from sdgbias.report.pages import fairness
 from sdgbias.report.reader import Results
 from sdgbias.suites import facet
@@ -75,7 +75,8 @@ def figures(path: Path) -> dict[str, Figure]:
     with Results(path).reading() as reader:
         runs = fairness.runs_of(reader)
         data = [run["data"] for run in runs]
-        return {f.name: f for f in disparities.figures(reader, [r["run_id"] for r in runs], data)}
+        drawn = draw.draw(reader, [r["run_id"] for r in runs], fairness.FIGURES, data)
+        return {f.name: f for f in drawn}
 
 
 def page(path: Path) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 import pytest
+import vl_convert as vlc
 
 from sdgbias import store
 from sdgbias.analysis.paper.numbers import Printed
@@ -196,16 +197,24 @@ def test_every_study_has_its_figure(fake: Path) -> None:
 # ----------------------------------------------------------------------
 
 
-def test_rows_are_shaped_and_stacked() -> None:
+def test_rows_are_shaped() -> None:
     frame = pd.DataFrame({"value": [0.25, np.nan, 0.5], "n": [8, 3, 1]}).assign(metric="accuracy")
     frame["ci_low"], frame["ci_high"] = [0.1, np.nan, np.nan], [0.4, np.nan, np.nan]
     made = draw.shaped(frame)
     assert (list(made["value"]), list(made["low"])) == ([25.0, 50.0], [10.0, None])
     assert (list(made["ci"]), list(made["n"])) == (["10.0–40.0", "no interval"], [8, 1])
+
+
+def test_bars_are_stacked_in_the_order_of_their_legend() -> None:
+    legend = {"a": "#0072b2", "b": "#767676"}
+    form = marks.form("bars", x="share", y="bar", tips=[], hue="part", **marks.coloured(legend))
     parts = {"bar": ["x", "x", "y"], "part": ["b", "a", "a"], "value": [70.0, 30.0, 100.0]}
-    made = draw.stacked(pd.DataFrame(parts), ["bar"], "part", ["a", "b"])
-    ends = [(30.0, 100.0, 65.0), (0.0, 30.0, 15.0), (0.0, 100.0, 50.0)]
-    assert list(zip(made["start"], made["end"], made["middle"], strict=True)) == ends
+    rows = pd.DataFrame(parts).to_dict("records")
+    svg = vlc.vegalite_to_svg({**form, "data": {"values": rows}, "width": 100})
+    bars = re.findall(r'd="M([\d.]+),[\d.]+h([\d.]+)v19', svg)
+    assert {(float(start), float(width)) for start, width in bars} == {
+        *((30.0, 70.0), (0.0, 30.0), (0.0, 100.0)),
+    }
 
 
 def test_a_form_leaves_out_what_is_not_given() -> None:
@@ -363,6 +372,6 @@ def test_every_figure_has_its_rows_and_its_page() -> None:
     drawn = {name.partition("/")[0] for page in layout.PAGES for name in page.figures}
     elsewhere = {"model-views", "model-cade", "image-use", "moves"}
     elsewhere |= {n for n in charts.texts() if n.startswith(("fairness", "compare"))}
-    statements = packaged_sql("figures.sql").keys() - {"every_row", "overall", "fairness-silent"}
+    statements = packaged_sql("figures.sql").keys() - {"every_row", "overall", "people"}
     assert drawn | elsewhere == charts.texts().keys()
     assert statements == charts.texts().keys() - {"moves", "compare-accuracy", "compare-pairs"}

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 import vl_convert as vlc
@@ -79,16 +79,26 @@ def texts() -> Mapping[str, Mapping[str, Any]]:
     return of_file
 
 
+def names_in(name: str, column: str) -> Mapping[str, str]:
+    """Of a named column of a figure: value in the store -> its name, in their order; those of the
+    vocabulary where the figure names a section of it."""
+    names: Any = texts()[name].get("named", {}).get(column, {}).get("names", {})
+    if isinstance(names, str):
+        return {key: word.name for key, word in getattr(WORDS, names).items()}
+    return cast("Mapping[str, str]", names)
+
+
 def figure(name: str, frame: pd.DataFrame, **given: Any) -> Figure:
     """A figure with its texts, filters, columns and chart from ``data/figures.yaml``; ``given``:
     what only the rows tell, for the placeholders of its texts and of the chart's form."""
     about = texts()[name]
     title, reads, axes = (about[k].format(**given) for k in ("title", "reads", "axes"))
     columns, legend = about["columns"], about.get("legend", {})
+    optional = about.get("optional", ())
     shown = {
         "tips": marks.tips({**columns, **NUMBERS}),
         **marks.coloured(legend),
-        **_order(about, frame),
+        **_order(name, frame),
         **about["chart"],
         **given,
     }
@@ -99,22 +109,24 @@ def figure(name: str, frame: pd.DataFrame, **given: Any) -> Figure:
         axes,
         frame,
         marks.form(shown.pop("form"), **shown),
-        tuple(about["filters"]),
+        # a choice of one is none
+        tuple(c for c in about["filters"] if c not in optional or frame[c].nunique() > 1),
         columns,
         tuple(legend.items()) if len(legend) > 1 else (),
         about.get("panel", ""),
     )
 
 
-def _order(about: Mapping[str, Any], frame: pd.DataFrame) -> dict[str, list[str]]:
+def _order(name: str, frame: pd.DataFrame) -> dict[str, list[str]]:
     """The order of a chart's rows: tests after their pool, methods as in the vocabulary, names as
     in `figures.yaml`."""
-    y = about["chart"].get("y")
+    chart = texts()[name]["chart"]
+    y = chart.get("y")
     if y == "test":
         return {"sort": sorted(set(frame["test"]), key=lambda t: (t.startswith("T"), t))}
-    if y == "method" and about["chart"]["form"] == "bars":
+    if y == "method" and chart["form"] == "bars":
         return {"sort": list(METHODS.values())}
-    names = about.get("named", {}).get(y, {}).get("names")
+    names = names_in(name, y)
     return {"sort": list(names.values())} if names else {}
 
 
@@ -188,7 +200,7 @@ def live(figure: Figure) -> list[dict[str, Any]]:
             "data": {"name": "rows", "values": []},
             "width": "container",
             "params": picks,
-            "transform": filters,
+            "transform": [*filters, *figure.spec.get("transform", [])],
         }
         spec["config"] = marks.form("style", text="currentColor", grid="var(--grid)", **_ON_PAGES)
         vega: dict[str, Any] = _titled(vlc.vegalite_to_vega(spec), _OF_PICK)

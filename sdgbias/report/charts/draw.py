@@ -14,59 +14,60 @@ from sdgbias import store, wording
 from sdgbias.files import packaged_sql
 from sdgbias.methods import baselines
 from sdgbias.methods.stats import Estimate
-from sdgbias.report.charts import Figure, figure, texts
-from sdgbias.report.reader import Reader
+from sdgbias.raw.facet import SELECTED
+from sdgbias.report.charts import Figure, figure, names_in, texts
+from sdgbias.report.reader import Reader, blank
+from sdgbias.suites.facet_groups import PAIRS
 from sdgbias.types import PILLARS
 from sdgbias.vocabulary import METHODS, WORDS, Word, metric_word
 from sdgbias.wording import p_value
 
-#: Columns of the store that an estimate is made of; not every table has clusters.
-_ESTIMATE = ("value", "n", "ci_low", "ci_high", "clusters")
+_NUMBERS = ("value", "low", "high", "said", "ci", "n")
 _VIEWS = ("q_only", "ctx_q", "img_q", "full")
-_PILLARS = ["all", *PILLARS]
 _LEVELS = ("poorest", "middle", "richest")
 
 
-def draw(reader: Reader, runs: Sequence[str], names: Sequence[str]) -> list[Figure]:
+def draw(
+    reader: Reader, runs: Sequence[str], names: Sequence[str], data: Sequence[str] = ()
+) -> list[Figure]:
     """The figures of these names that have rows of these runs, in their order. A name with a part,
-    'groups/country', is of the rows about this attribute."""
-    rows = select(reader, [name.partition("/")[0] for name in names], runs)
-    drawn = (_draw(rows[name.partition("/")[0]], *name.partition("/")[::2]) for name in names)
-    return [f for f in drawn if f is not None]
-
-
-def select(
-    reader: Reader, names: Sequence[str], runs: Sequence[str], data: Sequence[str] | None = None
-) -> dict[str, pd.DataFrame]:
-    """The rows of statements of ``data/figures.sql``. ``data``: what each run was asked about."""
+    'groups/country', is of the rows about this attribute. ``data``: the set of people that each
+    run was asked about; with several, each figure has a select for them."""
     sql = packaged_sql("figures.sql")
-    every = sql["every_row"].replace("{numbers}", store.NUMBERS)
-    given = {"runs": list(runs), "data": list(data or [""] * len(runs)), "pillars": _PILLARS}
-    overall = f"WITH overall AS ({sql['overall']}) "
-    return reader.frames("every_row", every, given, {name: overall + sql[name] for name in names})
+    statements = {name.partition("/")[0]: "" for name in names}
+    shared = ", ".join(f"{name} AS ({sql[name]})" for name in ("overall", "people"))
+    rows = reader.frames(
+        "every_row",
+        sql["every_row"].replace("{numbers}", store.NUMBERS),
+        {name: f"WITH {shared} {sql[name]}" for name in statements},
+        {
+            "runs": list(runs),
+            "data": list(data or [""] * len(runs)),
+            "pillars": ["all", *PILLARS],
+            "classes": SELECTED,
+            "pairs": [f"{name}:{one}-{other}" for name, (one, other) in PAIRS.items()],
+        },
+    )
+    drawn = (_draw(rows[name.partition("/")[0]], *name.partition("/")[::2]) for name in names)
+    several = ("data",) * (len(set(data)) > 1)
+    return [replace(f, filters=(*several, *f.filters)) for f in drawn if f is not None]
 
 
 def _draw(rows: pd.DataFrame, name: str, part: str) -> Figure | None:
+    about = texts()[name]
     if part:
         rows = rows[rows["attribute"] == part]
-    shown = shaped(rows, **texts()[name].get("numbers", {}))
+    shown = shaped(rows, **about.get("numbers", {}))
     if shown.empty:
         return None
-    chart = texts()[name]["chart"]
-    shown = named(shown, name)
-    if chart["form"] == "both_ways":
+    shown = _sorted(named(shown, name), name)
+    if about["chart"]["form"] == "both_ways":
         left = shown["metric"] == "broken"
         for column in ("value", "low", "high"):
             turned = [None if v is None else -v for v in shown[column]]
             shown[column] = shown[column].mask(left, pd.Series(turned, shown.index, dtype=object))
-    if chart["form"] == "bars":
-        keys = [*texts()[name]["filters"], chart["y"]]
-        shown = stacked(shown, keys, chart["hue"], list(texts()[name]["legend"]))
     drawn = figure(name, shown, **_SAID.get(name, _nothing)(rows, shown))
-    if not part:
-        return drawn
-    filters = ("model",) if part == "country" else drawn.filters
-    return replace(drawn, name=f"{name}-{part.replace(' x ', '-')}", filters=filters)
+    return replace(drawn, name=f"{name}-{part.replace(' x ', '-')}") if part else drawn
 
 
 # ----------------------------------------------------------------------
@@ -75,28 +76,36 @@ def _draw(rows: pd.DataFrame, name: str, part: str) -> Figure | None:
 
 def shaped(frame: pd.DataFrame, digits: int | None = None, signed: bool = False) -> pd.DataFrame:
     """Rows of the store (metric, value, n, ci_low, ci_high) -> value, low, high in the unit in
-    which the metric is shown, said, ci, n. Rows without a value are dropped. ``digits``,
-    ``signed``: in place of those of the vocabulary."""
-    frame = frame[frame["value"].notna()]
-    records = frame[[c for c in _ESTIMATE if c in frame]].to_dict("records")
-    estimates = [Estimate.of_row(r) for r in records]
-    forms = [_in_figure(metric_word(metric), digits, signed) for metric in frame["metric"]]
-    shown = [wording.written(e, word) for e, word in zip(estimates, forms, strict=True)]
-    ends = [
-        (word.scale * e.low, word.scale * e.high) if e.low == e.low and e.high == e.high else None
-        for e, word in zip(estimates, forms, strict=True)
+    which the metric is shown, said, ci, n. Rows without a value are dropped, unless the statement
+    says which are ``drawn``. ``digits``, ``signed``: in place of those of the vocabulary."""
+    frame = frame[frame["drawn"] if "drawn" in frame else frame["value"].notna()]
+    numbers = [
+        _without_value(row)
+        if blank(row)
+        else _number(row, _in_figure(metric_word(row["metric"]), digits, signed))
+        for row in frame.to_dict("records")
     ]
-    columns = {
-        "value": [round(word.scale * e.value, 5) for e, word in zip(estimates, forms, strict=True)],
-        "low": [None if end is None else round(end[0], 5) for end in ends],
-        "high": [None if end is None else round(end[1], 5) for end in ends],
-        "n": [e.n for e in estimates],
-    }
+    columns = zip(*numbers, strict=True) if numbers else [()] * len(_NUMBERS)
     return frame.assign(
-        said=[written.value for written in shown],
-        ci=[written.ci for written in shown],
-        **{c: pd.Series(of, index=frame.index, dtype=object) for c, of in columns.items()},
+        **{
+            name: pd.Series(values, index=frame.index, dtype=object)
+            for name, values in zip(_NUMBERS, columns, strict=True)
+        }
     )
+
+
+def _number(row: Mapping[Any, Any], word: Word) -> tuple[Any, ...]:
+    """_NUMBERS of a row; no low and high without an interval."""
+    e = Estimate.of_row(row)
+    shown, bounded = wording.written(e, word), e.low == e.low and e.high == e.high
+    ends = (round(word.scale * end, 5) if bounded else None for end in (e.low, e.high))
+    return (round(word.scale * e.value, 5), *ends, shown.value, shown.ci, e.n)
+
+
+def _without_value(row: Mapping[Any, Any]) -> tuple[Any, ...]:
+    """_NUMBERS of a row that is drawn without a value: its n, or that there is nothing to count."""
+    n = 0 if pd.isna(row["n"]) else int(row["n"])
+    return None, None, None, "none" if row["silent"] else f"n {n:,}", "no value", n
 
 
 def _in_figure(word: Word, digits: int | None, signed: bool) -> Word:
@@ -120,25 +129,28 @@ def named(frame: pd.DataFrame, name: str) -> pd.DataFrame:
         columns["score"] = frame["metric"].map(_score)
     if "p" in shown:
         columns["p"] = frame["p"].map(p_value)
+    if "change" in frame:
+        columns["change"] = frame["change"].map(_change, na_action="ignore").fillna("")
     for column, of in about.get("named", {}).items():
         values = reduce(lambda one, more: one + " " + more, (frame[c] for c in of["of"].split()))
-        names = of.get("names", {})
+        names = names_in(name, column)
         columns[column] = [names.get(value, value) for value in values]
     return frame.assign(**columns)
 
 
-def stacked(
-    frame: pd.DataFrame, keys: Sequence[str], part: str, order: Sequence[str]
-) -> pd.DataFrame:
-    """Add start, end and middle of each part of a bar, in the order of ``order``."""
-    rank = frame[part].map({name: i for i, name in enumerate(order)})
-    frame = frame.assign(rank=rank).sort_values("rank", kind="stable")
-    value = frame["value"].astype(float)
-    end = value.groupby([frame[k] for k in keys]).cumsum()
-    start = end - value
-    return frame.assign(
-        start=start.round(5), end=end.round(5), middle=((start + end) / 2).round(5)
-    ).sort_index()
+def _sorted(frame: pd.DataFrame, name: str) -> pd.DataFrame:
+    """The rows by the columns of a figure's ``order``, so that the first one holds the default
+    choice; names in their order in the vocabulary or in ``figures.yaml``, others last."""
+
+    def rank(column: pd.Series) -> pd.Series:
+        names = names_in(name, str(column.name)).values()
+        places = {value: at for at, value in enumerate(names)}
+        return column.map(places).fillna(len(places)) if places else column
+
+    order = texts()[name].get("order")
+    if not order:
+        return frame
+    return frame.sort_values(order, key=rank, kind="stable", ignore_index=True)
 
 
 def kind_of(method: str) -> str:
@@ -161,6 +173,14 @@ def title_of(method: str) -> str:
 
 def _score(metric: str) -> str:
     return wording.title(metric) + (", %" if wording.is_share(metric) else "")
+
+
+def _change(change: Mapping[str, Any]) -> str:
+    """The change of a disparity with its interval and p; '' where it has no value."""
+    if blank(change):
+        return ""
+    shown = wording.written(Estimate.of_row(change), "disparity_change")
+    return f"{shown.value} ({shown.ci}), p {p_value(change['p'])}"
 
 
 # ----------------------------------------------------------------------
@@ -252,9 +272,49 @@ def _fixed(rows: pd.DataFrame, shown: pd.DataFrame) -> dict[str, str]:
     }
 
 
+def _pair(rows: pd.DataFrame, shown: pd.DataFrame) -> dict[str, Any]:
+    """Of disparities by an attribute: its two groups, and which differences have no value."""
+    attribute = rows["attribute"].iloc[0]
+    one, other = PAIRS[attribute]
+    small = int((rows["value"].isna() & ~rows["silent"]).sum())
+    what = "differences have no value: a group or a class has fewer than 20 people"
+    return {
+        "step": 48 if shown["model"].nunique() <= 6 else 33,
+        "attribute": WORDS.groups[attribute].name,
+        "one": one,
+        "other": other,
+        "small": f" {small:,} {what}." if small else "",
+        **_silent(rows, shown),
+    }
+
+
+def _classes(rows: pd.DataFrame, shown: pd.DataFrame) -> dict[str, Any]:
+    """The order of classes and attributes, and the classes that have no value at all."""
+    absent = ", ".join(sorted(set(rows["target"]) - set(shown["target"])))
+    return {
+        "across": [f"{one} − {other}" for one, other in PAIRS.values()],
+        "down": SELECTED,
+        "absent": f" Not shown, for want of 20 people in both groups: {absent}." if absent else "",
+        **_silent(rows, shown),
+    }
+
+
+def _silent(rows: pd.DataFrame, shown: pd.DataFrame) -> dict[str, str]:
+    """A sentence per reason, naming the models and prompts without any disparity; '' for none."""
+    sentences = []
+    for why, part in rows[rows["silent"]].groupby("missing_reason", sort=True):
+        tests = part.groupby("model", sort=False)["test"].agg(lambda t: ", ".join(sorted(set(t))))
+        models = "; ".join(f"{model}, {prompts}" for model, prompts in tests.items())
+        sentences.append(f" {str(why).capitalize()}, so without a disparity: {models}.")
+    return {"silent": "".join(sentences)}
+
+
 _SAID: Mapping[str, Callable[[pd.DataFrame, pd.DataFrame], dict[str, Any]]] = {
     **dict.fromkeys(("methods-accuracy", "methods-gain", "methods-estimation"), best),
     "groups": _spread,
     "groups-change": _narrowed,
     "harm-fixed": _fixed,
+    "fairness": _pair,
+    "fairness-classes": _classes,
+    "fairness-prompts": _silent,
 }

@@ -14,14 +14,19 @@ from typing import Any
 from sdgbias import store
 from sdgbias.benchmark.people_items import CHOICE
 from sdgbias.raw.facet import REASONS
-from sdgbias.report.charts import disparities
+from sdgbias.report.charts import draw
 from sdgbias.report.layout import terms_in
 from sdgbias.report.pages.studies import drawn
 from sdgbias.report.reader import SQL, Reader, Row, parsed
+from sdgbias.suites.facet_groups import PAIRS
 from sdgbias.types import FACET
 from sdgbias.vocabulary import WORDS
 from sdgbias.wording import NOT_ANALYSED
 
+FIGURES = (
+    *(f"fairness/{attribute}" for attribute in PAIRS),
+    *("fairness-classes", "fairness-prompts", "fairness-debiased", "fairness-cost"),
+)
 EXAMPLES = 60
 #: Pictures on the page at a time.
 PAGE_OF = 6
@@ -56,7 +61,7 @@ def context(reader: Reader, runs: Sequence[Row], checks: str = "") -> dict[str, 
     terms = ask("people-terms")[0]
     several = len({run["benchmark_id"] for run in runs}) > 1
     return {
-        **drawn(disparities.figures(reader, ids, [run["data"] for run in runs])),
+        **drawn(draw.draw(reader, ids, FIGURES, [run["data"] for run in runs])),
         "checks": checks,
         "runs": runs,
         "unanswerable": {i: parsed(run_of[i]["config"]).get("unanswerable", 0) for i in ids},
