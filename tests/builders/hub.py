@@ -20,15 +20,15 @@ import json
 import re
 import socket
 import struct
-import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlencode, urlsplit
+
+from tests.builders import loopback
 
 PAGE = 2  # repositories a page of a listing, so that paging is used
 LARGE = (".safetensors", ".bin")  # kept as large files, hashed with sha256
@@ -102,27 +102,18 @@ class Hub:
     ranges: dict[str, list[str]] = field(default_factory=dict)
 
     def __enter__(self) -> Hub:
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self.server.daemon_threads = True
-        self.thread = threading.Thread(
-            target=self.server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
-        )
-        self.thread.start()
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+        self.server, self.url = loopback.start(_handler(self))
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.server.shutdown()
-        self.server.server_close()
-        self.thread.join()
+        loopback.stop(self.server)
 
     def into(self, monkeypatch: Any, home: Path, token: str = "", seconds: int = 60) -> None:
         """This process's client, and the environment of those it starts, ask this hub; `home` takes
         the place of the client's cache."""
         from huggingface_hub import constants
 
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(home / "hub"))
-        settings = {
+        environment = {
             "HF_ENDPOINT": self.url,
             "HF_HUB_OFFLINE": "0",
             "HF_HOME": str(home),
@@ -131,17 +122,18 @@ class Hub:
             "HF_HUB_DISABLE_PROGRESS_BARS": "1",
             "TRANSFORMERS_OFFLINE": "0",
         }
-        for name, value in settings.items():
+        for name, value in environment.items():
             monkeypatch.setenv(name, value)
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-        monkeypatch.setattr(constants, "HF_HUB_ETAG_TIMEOUT", seconds)
-        monkeypatch.setattr(constants, "ENDPOINT", self.url)
-        monkeypatch.setattr(
-            constants,
-            "HUGGINGFACE_CO_URL_TEMPLATE",
-            self.url + "/{repo_id}/resolve/{revision}/{filename}",
-        )
-        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(home / "token"))
+        of_client = {
+            "ENDPOINT": self.url,
+            "HF_HUB_CACHE": str(home / "hub"),
+            "HF_HUB_ETAG_TIMEOUT": seconds,
+            "HF_HUB_OFFLINE": False,
+            "HF_TOKEN_PATH": str(home / "token"),
+            "HUGGINGFACE_CO_URL_TEMPLATE": self.url + "/{repo_id}/resolve/{revision}/{filename}",
+        }
+        for name, setting in of_client.items():
+            monkeypatch.setattr(constants, name, setting)
 
 
 class _Refused(Exception):
@@ -149,58 +141,46 @@ class _Refused(Exception):
         self.status, self.code, self.message = status, code, message
 
 
-def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True  # else each answer waits 40 ms for an acknowledgement
-
+def _handler(hub: Hub) -> type[loopback.Handler]:
+    class Handler(loopback.Handler):
         def do_GET(self) -> None:
-            self.answer(True)
+            self.answer()
 
         def do_HEAD(self) -> None:
-            self.answer(False)
+            self.answer()
 
-        def answer(self, with_body: bool) -> None:
+        def answer(self) -> None:
             hub.asked.append(self.path)
             time.sleep(hub.slow)
+            status = 200
             try:
-                body, headers, status = (
-                    *_found(hub, self.path, self.headers.get("Authorization", "")),
-                    200,
-                )
+                body, headers = _answer(hub, self.path, self.headers.get("Authorization", ""))
             except _Refused as refused:
                 body, status = json.dumps({"error": refused.message}).encode(), refused.status
                 headers = {"X-Error-Code": refused.code, "X-Error-Message": refused.message}
-            wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
-            if status == 200 and wanted and "ETag" in headers:
+            part = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+            if part and "ETag" in headers:
                 hub.ranges.setdefault(self.path, []).append(self.headers["Range"])
-                start, end = int(wanted[1]), int(wanted[2] or len(body) - 1)
+                start, end = int(part[1]), int(part[2] or len(body) - 1)
                 headers["Content-Range"] = f"bytes {start}-{min(end, len(body) - 1)}/{len(body)}"
                 body, status = body[start : end + 1], 206
-            file = urlsplit(self.path).path.split("/")[-1]
-            broken_at = hub.cut.pop(file, None) if with_body else None
+            headers = {"Content-Type": "application/json"} | {k: v for k, v in headers.items() if v}
+            headers["Content-Length"] = str(len(body))
+            shown = body if self.command == "GET" else b""
+            broken_at = (
+                hub.cut.pop(urlsplit(self.path).path.split("/")[-1], None) if shown else None
+            )
             with suppress(ConnectionError):  # a client that waited no longer
-                self.send_response(status)
-                for name, value in (
-                    {"Content-Type": "application/json", "Content-Length": str(len(body))} | headers
-                ).items():
-                    if value:
-                        self.send_header(name, value)
-                self.end_headers()
-                if with_body:
-                    self.wfile.write(body[:broken_at])
+                self.reply(status, shown[:broken_at], headers)
                 if broken_at is not None:
                     self.wfile.flush()
                     self.connection.shutdown(socket.SHUT_RDWR)
                     self.close_connection = True
 
-        def log_message(self, *_: object) -> None:
-            pass
-
     return Handler
 
 
-def _found(hub: Hub, path: str, authorization: str) -> tuple[bytes, dict[str, str]]:
+def _answer(hub: Hub, path: str, authorization: str) -> tuple[bytes, dict[str, str]]:
     """(body, headers) of one question. Raises _Refused."""
     url = urlsplit(path)
     parts, query = [unquote(part) for part in url.path.strip("/").split("/")], parse_qs(url.query)
@@ -245,18 +225,23 @@ def _found(hub: Hub, path: str, authorization: str) -> tuple[bytes, dict[str, st
 
 
 def _tree(at: Commit, folder: str) -> list[dict[str, Any]]:
-    found = [file for file in at.files if not folder or file.startswith(f"{folder}/")]
-    if not found:
+    files = {
+        k: body for k, body in at.files.items() if k.startswith(f"{folder}/" if folder else "")
+    }
+    if not files:
         raise _Refused(404, "EntryNotFound", "Entry not found")
     return [
-        {"type": "file", "path": file, "size": len(body), "oid": _digest(body)}
-        | ({"lfs": _lfs(body)} if file.endswith(LARGE) else {})
-        for file, body in ((file, at.files[file]) for file in found)
+        {"type": "file", "path": file, "size": len(body), "oid": _digest(body), **_lfs(file, body)}
+        for file, body in files.items()
     ]
 
 
-def _lfs(body: bytes) -> dict[str, Any]:
-    return {"oid": _sha256(body), "sha256": _sha256(body), "size": len(body), "pointerSize": 134}
+def _lfs(file: str, body: bytes) -> dict[str, Any]:
+    """What is said of a large file, in addition."""
+    if not file.endswith(LARGE):
+        return {}
+    digest = _sha256(body)
+    return {"lfs": {"oid": digest, "sha256": digest, "size": len(body), "pointerSize": 134}}
 
 
 def _commit(repo: Repo, revision: str) -> Commit:
@@ -277,13 +262,11 @@ def _sha256(body: bytes) -> str:
 
 
 def _info(name: str, repo: Repo, at: Commit, blobs: bool) -> dict[str, Any]:
-    siblings = [
-        {"rfilename": file}
-        | ({"size": len(body), "blobId": _digest(body)} if blobs else {})
-        | ({"lfs": _lfs(body)} if blobs and file.endswith(LARGE) else {})
-        for file, body in at.files.items()
-    ]
-    found = {
+    siblings: list[dict[str, Any]] = [{"rfilename": file} for file in at.files]
+    for one in siblings if blobs else ():
+        file, body = one["rfilename"], at.files[one["rfilename"]]
+        one |= {"size": len(body), "blobId": _digest(body), **_lfs(file, body)}
+    info = {
         "_id": "0",
         "id": name,
         "modelId": name,
@@ -299,11 +282,9 @@ def _info(name: str, repo: Repo, at: Commit, blobs: bool) -> dict[str, Any]:
         "cardData": {"license": repo.licence},
         "siblings": siblings,
     }
-    return found | (
-        {"safetensors": {"parameters": {"BF16": repo.params}, "total": repo.params}}
-        if repo.params is not None
-        else {}
-    )
+    if repo.params is not None:
+        info["safetensors"] = {"parameters": {"BF16": repo.params}, "total": repo.params}
+    return info
 
 
 def _listing(hub: Hub, query: dict[str, list[str]]) -> tuple[bytes, dict[str, str]]:
