@@ -136,7 +136,6 @@ FAMILIES: dict[str, Family] = {
             "vocabulary_map": lambda tokens: tokens.get_vocab(),
             "vq_config.codebook_size": 16,
             "vq_config.embed_dim": 4,
-            "vq_config.latent_channels": 4,
             "vq_config.base_channels": 32,
             "vq_config.channel_multiplier": [1, 1, 1, 1],
             "vq_config.num_res_blocks": 1,
@@ -168,7 +167,6 @@ FAMILIES: dict[str, Family] = {
             "vision_config.num_heads": [1, 1, 2, 2],
             "vision_config.num_groups": [1, 1, 2, 2],
             "vision_config.num_attention_heads": [1, 1, 2, 2],
-            "vision_config.projection_dim": WIDTH,
         },
     ),
     "exaone4_5": Family(template=_QWEN),
@@ -205,15 +203,6 @@ FAMILIES: dict[str, Family] = {
         template=_GLM,
         config={
             "text_config.layer_types": ["linear_attention", "indexed_attention"],
-            "text_config.linear_head_dim": 16,
-            "text_config.linear_num_heads": 2,
-            "text_config.kv_lora_rank": 16,
-            "text_config.q_lora_rank": 16,
-            "text_config.v_head_dim": 16,
-            "text_config.qk_nope_head_dim": 16,
-            "text_config.index_head_dim": 16,
-            "text_config.index_n_heads": 2,
-            "vision_config.out_hidden_size": WIDTH,
             "vision_config.projection_intermediate_size": 64,
         },
     ),
@@ -227,42 +216,24 @@ FAMILIES: dict[str, Family] = {
             "deepstack_layer_map": [[0, 0], [1, 1]],
             "spatial_target_layers": [0, 0, 1, 1],
             "text_config.attention_multiplier": 0.25,
-            "text_config.residual_multiplier": 1.0,
-            "text_config.embedding_multiplier": 1.0,
-            "text_config.logits_scaling": 1.0,
         },
     ),
     "hunyuan_vl": Family(template=_QWEN, config={"text_config.head_dim": 16, **_MROPE}),
     "idefics": Family(template=""),
     "inkling_mm_model": Family(
         config={
-            "text_config.swa_num_attention_heads": 2,
-            "text_config.swa_num_key_value_heads": 2,
-            "text_config.swa_head_dim": 16,
             "vision_config.n_layers": 2,
-            "vision_config.text_hidden_size": WIDTH,
-            "audio_config.text_hidden_size": WIDTH,
         },
     ),
     "kimi_k25": Family(
         config={
-            "projection_hidden_size": WIDTH,
-            "text_config.kv_lora_rank": 16,
-            "text_config.q_lora_rank": 16,
             "text_config.qk_rope_head_dim": 16,
-            "text_config.qk_nope_head_dim": 16,
-            "text_config.v_head_dim": 16,
-            "text_config.n_group": 1,
-            "text_config.topk_group": 1,
         }
     ),
     "llama4": Family(
         config={
             "image_token_id": _id("<|patch|>"),
-            "image_token_index": _id("<|patch|>"),
             "vision_config.vision_output_dim": WIDTH,
-            "vision_config.projector_input_dim": WIDTH,
-            "vision_config.projector_output_dim": WIDTH,
             "vision_config.intermediate_size": 128,
         }
     ),
@@ -271,12 +242,7 @@ FAMILIES: dict[str, Family] = {
         config={
             "projector_hidden_size": WIDTH,
             "merged_hidden_size": 4 * WIDTH,
-            "text_config.index_head_dim": 16,
-            "text_config.index_n_heads": 2,
             "text_config.rotary_dim": 8,
-            "text_config.dense_intermediate_size": 64,
-            "text_config.shared_intermediate_size": 32,
-            "image_token_index": _id("]<]image[>["),
         },
     ),
     "muse_glimmer": Family(
@@ -299,7 +265,6 @@ FAMILIES: dict[str, Family] = {
         config={
             "image_token_id": _id("<IMG_ATOM>"),
             "visual_indicator_token_ids": lambda tokens: tokens.convert_tokens_to_ids([*_OVIS[1:]]),
-            "hidden_size": WIDTH,
             "vision_config.vocab_size": 64,
             "vision_config.hidden_stride": 2,
             "vision_config.image_size": 448,
@@ -319,11 +284,9 @@ FAMILIES: dict[str, Family] = {
             "text_config.indexer_head_dim": 16,
             "text_config.indexer_budget": 64,
             "text_config.indexer_compress_ratio": 4,
-            "text_config.hc_lowrank": 16,
         },
     ),
     "step3p7": Family(config={"text_config.sliding_window": 64}),
-    "llava_next_video": Family(given={**_LLAVA, "num_additional_image_tokens": 1}),
     "mllama": Family(
         config={
             "vision_config.intermediate_layers_indices": [0, 1],
@@ -340,13 +303,7 @@ FAMILIES: dict[str, Family] = {
         config=_MROPE_HALF,
     ),
     "glm4v": Family(template=_GLM, config=_MROPE),
-    "glm46v": Family(template=_GLM, config=_MROPE),
     "smolvlm": Family(
-        given={"image_seq_len": 169},
-        config={"vision_config.image_size": 364, "vision_config.patch_size": 14},
-        image_options={"size": {"longest_edge": 1456}, "max_image_size": {"longest_edge": 364}},
-    ),
-    "idefics3": Family(
         given={"image_seq_len": 169},
         config={"vision_config.image_size": 364, "vision_config.patch_size": 14},
         image_options={"size": {"longest_edge": 1456}, "max_image_size": {"longest_edge": 364}},
@@ -361,7 +318,6 @@ FAMILIES: dict[str, Family] = {
     "glmga": Family(processor="Glm46VProcessor", template=_GLM, config=_MROPE),
     "paddleocr_vl": Family(config=_MROPE),
     "instructblip": Family(named=False, template="", given={"num_query_tokens": 32}),
-    "blip-2": Family(named=False, template="", given={"num_query_tokens": 32}),
     "internvl": Family(given={"image_seq_length": 256}),
     "kosmos-2": Family(processor="Kosmos2Processor"),
     "kosmos-2.5": Family(processor="Kosmos2_5Processor", template=""),
@@ -385,7 +341,6 @@ FAMILIES: dict[str, Family] = {
             "audio_config.depthwise_separable_out_channel": WIDTH,
             "audio_config.nemo_conv_channels": WIDTH,
             "eos_token_id": [2],
-            "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
         },
     ),
     "pp_chart2table": Family(template="<img>" + "<image>" * 256 + "</img>"),
@@ -401,7 +356,6 @@ FAMILIES: dict[str, Family] = {
         },
     ),
     "qwen2_5_vl": Family(template=_QWEN, config=_MROPE),
-    "qwen2_vl": Family(template=_QWEN, config=_MROPE),
     "qwen3_omni_moe": _QWEN_OMNI,
     "qwen3_omni_moe_thinker": replace(
         _QWEN_OMNI,
@@ -412,7 +366,6 @@ FAMILIES: dict[str, Family] = {
             "vision_end_token_id": _id("<|vision_end|>"),
         },
     ),
-    "qwen3_vl": Family(template=_QWEN, config=_MROPE),
     "qwen3_vl_moe": Family(template=_QWEN, config=_MROPE, images="Qwen2VLImageProcessorPil"),
     "shieldgemma2": Family(
         processor="ShieldGemma2Processor",
@@ -432,7 +385,6 @@ FAMILIES: dict[str, Family] = {
         config={
             "encoder.vision_config.image_size": 896,
             "encoder.vision_config.patch_size": 14,
-            "encoder.image_token_index": lambda tokens: tokens.image_token_id,
         },
     ),
     "vipllava": Family(
@@ -440,6 +392,16 @@ FAMILIES: dict[str, Family] = {
         image_options={"size": {"shortest_edge": 336}, "crop_size": {"height": 336, "width": 336}},
         config={"vision_config.image_size": 336, "vision_feature_layers": [-1, -2]},
     ),
+}
+
+
+#: Families whose settings are those of another one.
+FAMILIES |= {
+    "blip-2": FAMILIES["instructblip"],
+    "glm46v": FAMILIES["glm4v"],
+    "idefics3": FAMILIES["smolvlm"],
+    "llava_next_video": FAMILIES["llava_next"],
+    **dict.fromkeys(("qwen2_vl", "qwen3_vl"), FAMILIES["qwen2_5_vl"]),
 }
 
 
