@@ -5,7 +5,7 @@ Engines score prompts. Only this package imports torch or transformers.
 * hf: transformers, in this process
 * vllm, vllm_server, vllm_support: vLLM, as a server that is started here
 * api, client: endpoints that speak the OpenAI format, and the client of them and of that server
-* planted, planted_people: no weights, known biases
+* planted: no weights, known biases
 * agreement, fingerprint: two ways of scoring compared, and what scores depend on
 * options, hub_errors, torchvision_ops: options of entries, errors told apart, an import mended
 """
@@ -35,7 +35,7 @@ _CLASSES = {
     "clip-zero-shot": ("hf.zero_shot", "ClipZeroShot"),
     "hf": ("hf.engine", "HuggingFace"),
     "planted": ("planted", "Planted"),
-    "planted-people": ("planted_people", "PlantedPeople"),
+    "planted-people": ("planted", "Planted"),
     "vit-zero-shot": ("hf.zero_shot", "VitZeroShot"),
     "vllm": ("vllm", "VLLM"),
 }

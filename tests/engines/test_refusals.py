@@ -75,6 +75,8 @@ OPTIONS: list[tuple[str, dict[str, Any]]] = [
     ("planted", {"image_weight": "much"}),
     ("planted", {"seed": 0.5}),
     ("planted", {"oracle": "", "image_noise": 1.0}),
+    ("planted", {"oracle": "", "image_weight": "much"}),
+    ("planted", {"oracle": "", "optimsm": 1.0}),
     ("planted", {"oracle": "../elsewhere"}),
     ("planted", {"oracle": "nowhere"}),
     ("planted-people", {"oracle": ""}),

@@ -14,7 +14,6 @@ import pytest
 
 from sdgbias import store, suites
 from sdgbias.engines.planted import Planted
-from sdgbias.engines.planted_people import PlantedPeople
 from sdgbias.errors import InfrastructureError, ModelError
 from sdgbias.registry import entries
 from sdgbias.scoring import evaluate as evaluation
@@ -131,11 +130,11 @@ def test_nothing_holds_the_engine_while_the_metrics_are_computed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = planted(tmp_path / "b")
-    engines: list[weakref.ref[PlantedPeople]] = []
+    engines: list[weakref.ref[Planted]] = []
     alive: list[bool] = []
 
-    def load(*given: Any) -> PlantedPeople:
-        engine = PlantedPeople(*given)
+    def load(*given: Any) -> Planted:
+        engine = Planted(*given)
         engine.itself = engine  # type: ignore[attr-defined]  # as a model's modules do
         engines.append(weakref.ref(engine))
         return engine

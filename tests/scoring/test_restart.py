@@ -12,7 +12,7 @@ import pytest
 
 from sdgbias import store, suites
 from sdgbias.engines import Restartable
-from sdgbias.engines.planted_people import PlantedPeople
+from sdgbias.engines.planted import Planted
 from sdgbias.errors import EngineDied, InfrastructureError
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.scoring.evaluate import evaluate
@@ -24,7 +24,7 @@ from tests.builders.planted_people import planted
 from tests.builders.slow_engine import cached
 
 
-class Mortal(PlantedPeople, Restartable):
+class Mortal(Planted, Restartable):
     """An engine whose process ends when it is asked one of the prompts. The process is the only
     thing that is not real."""
 
