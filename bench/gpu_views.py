@@ -165,7 +165,7 @@ def generate(engine: Any, work: Work, size: int) -> None:
             pictures = [[Image.open(io.BytesIO(i)) for i in p.images] for p in part]
             inputs = engine.processor(
                 images=pictures if shown else None,
-                text=[engine.render(p) for p in part],
+                text=[engine.chat.render(p) for p in part],
                 padding=True,
                 return_tensors="pt",
             ).to(engine.device)

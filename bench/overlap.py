@@ -138,7 +138,7 @@ def _on_device(
     spec = entries.load(root, model)
     engine = HuggingFace(spec, root)
     engine.maker.ahead = True  # as beside a GPU
-    slow = engine.maker.processor = Slow(engine.processor)
+    slow = engine.chat.processor = Slow(engine.processor)
 
     def score(seconds: float) -> tuple[float, int]:
         slow.seconds, slow.batches = seconds, 0

@@ -407,7 +407,7 @@ def show_prompt(
     and processor, not its weights. The date in the template is fixed, so that a prompt never
     changes from day to day.
     """
-    from sdgbias.engines.hf.prompt_text import lines
+    from sdgbias.engines.hf.processor import load_chat
     from sdgbias.scoring.cost import TOKENIZED
     from sdgbias.types import NEEDS_PICTURES
 
@@ -422,7 +422,7 @@ def show_prompt(
             f"{name}: --view {view} {NEEDS_PICTURES}; this model is asked: {', '.join(spec.views)}"
         )
     title, prompt = _find_prompt(benchmark, item, test, view)
-    typer.echo("\n".join([f"{name}, {title}", *lines(spec, root, prompt)]))
+    typer.echo("\n".join([f"{name}, {title}", *load_chat(spec, root).describe(prompt)]))
 
 
 def _find_prompt(benchmark: Path, item: str, test: str, view: str) -> tuple[str, Prompt]:

@@ -152,7 +152,7 @@ def _try_processor(spec: ModelSpec, root: Path) -> str:
     against a candidate."""
     if spec.backend not in ("hf", "vllm"):
         return "no processor of its own"
-    from sdgbias.engines.hf.load import load_processor
+    from sdgbias.engines.hf.processor import load_processor
 
     try:
         processor = load_processor(spec, root)

@@ -84,6 +84,10 @@ class TemplateArguments(BaseModel):
     answer_prefix: str = ""
     """what the answer begins with"""
 
+    @property
+    def arguments(self) -> dict[str, str | bool | int | float]:
+        return self.model_extra or {}
+
 
 class WeightOptions(Options):
     """Options of the engines that load a vision-language or language model."""

@@ -22,15 +22,8 @@ import numpy as np
 from sdgbias.engines import Restartable
 from sdgbias.engines.client import Client, Completion, data_url
 from sdgbias.engines.fingerprint import VERSIONS, accelerator, fingerprint, local_folder, versions
-from sdgbias.engines.hf.load import load_processor
-from sdgbias.engines.hf.prompt import (
-    TextProcessor,
-    adds_special_tokens,
-    check_template,
-    probe_hash,
-    render,
-    template_of,
-)
+from sdgbias.engines.hf.chat import TextProcessor
+from sdgbias.engines.hf.processor import load_chat
 from sdgbias.engines.hf.tokens import (
     SPACE_MARKS,
     Choices,
@@ -46,7 +39,7 @@ from sdgbias.engines.vllm_server import Server
 from sdgbias.errors import EngineDied, InfrastructureError
 from sdgbias.methods.answers import thought_begun
 from sdgbias.registry.spec import ModelSpec
-from sdgbias.types import DIGITS, LETTERS, OPTION_LETTERS, Generated, Prompt, ScoreBatch
+from sdgbias.types import DIGITS, Generated, Prompt, ScoreBatch
 
 _MOST_IDS = 128  # of one request's logprob_token_ids: more become several requests
 #: Requests in flight where the entry sets no max_num_seqs.
@@ -76,15 +69,12 @@ class VLLM(Restartable):
     def __init__(self, spec: ModelSpec, root: Path) -> None:
         self.name, options = spec.name, read(spec, VllmOptions)
         local_folder(spec, root)  # a folder that isn't there is refused before anything is loaded
-        self.processor: Any = load_processor(spec, root)
-        self.template = template_of(spec)
-        check_template(self.processor, self.template, spec)
-        self.tokenizer: Any = self.processor.tokenizer
-        optional = LETTERS.lower() + OPTION_LETTERS
-        self.candidates = find_candidates(self.tokenizer, LETTERS + DIGITS, optional=optional)
-        pictured = not isinstance(self.processor, TextProcessor)
+        self.chat = load_chat(spec, root)
+        self.tokenizer: Any = self.chat.tokenizer
+        self.candidates = find_candidates(self.tokenizer)
+        pictured = not isinstance(self.chat.processor, TextProcessor)
         self.server = Server(spec, root, options, pictured)
-        prompts = probe_hash(self.processor, self.template)
+        prompts = self.chat.probe_hash()
         self.fingerprint = identity(spec, root, accelerator(), self.server.python, prompts)
         self.key = secrets.token_hex(16)
         self.server.start(self.key)
@@ -119,7 +109,7 @@ class VLLM(Restartable):
         """A request about a rendered prompt that goes on with an ending. A picture is identified to
         the server by its bytes, so that its encoding for one prompt is reused for the next."""
         prompt, ending, parameters = request
-        text = render(self.processor, prompt, self.template)
+        text = self.chat.render(prompt)
         content: list[dict[str, Any]] = []
         for image in prompt.images:
             url, uuid = {"url": data_url(image)}, hashlib.sha256(image).hexdigest()
@@ -128,7 +118,7 @@ class VLLM(Restartable):
         return {
             "model": self.name,
             "messages": [{"role": "user", "content": content}],
-            "add_special_tokens": adds_special_tokens(self.processor, text),
+            "add_special_tokens": self.chat.adds_special_tokens(text),
             "temperature": 0,
             "return_token_ids": True,
             **json.loads(parameters),
@@ -255,7 +245,7 @@ class VLLM(Restartable):
         for prompt, ids, answer in zip(owners, forced, answers, strict=True):
             cut.append(answer.finish_reason == "length")
             new = answer.token_ids if cut[-1] else answer.token_ids[:-1]  # the last one ends it
-            begun = thought_begun(render(self.processor, prompt, self.template))
+            begun = thought_begun(self.chat.render(prompt))
             texts.append(begun + decoded(self.tokenizer, [*ids, *new]).strip())
         rows = range(0, len(texts), len(starts) or 1)
         return Generated(

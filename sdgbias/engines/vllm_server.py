@@ -47,7 +47,7 @@ def settings(
     model is shown pictures."""
     _, source, where = pinned(spec, root)
     cpu, gib = accelerator() == "cpu", options.kv_cache_gib
-    eager, head = options.enforce_eager, {"head_dtype": "float32"}  # hf/load.py says why
+    eager, head = options.enforce_eager, {"head_dtype": "float32"}  # hf/model.py says why
     chosen = {
         "model": source,
         "served_model_name": spec.name,

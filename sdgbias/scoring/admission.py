@@ -286,15 +286,15 @@ def _template(spec: ModelSpec, root: Path) -> tuple[list[str], str]:
 
     if spec.backend not in ("hf", "vllm"):
         return [], ""
-    from sdgbias.engines.hf.load import load_processor
-    from sdgbias.engines.hf.prompt import PROBES, render, template_of
+    from sdgbias.engines.hf.chat import PROBES as TWO_PROMPTS
+    from sdgbias.engines.hf.processor import load_chat
 
     try:
-        processor = load_processor(spec, root)
-        text = str(getattr(processor, "chat_template", None) or "")
+        chat = load_chat(spec, root)
+        text = str(chat.template or "")
         environment = jinja2.Environment(extensions=["jinja2.ext.loopcontrols"])
         names = meta.find_undeclared_variables(environment.parse(text))
-        shown = render(processor, PROBES[0], template_of(spec))
+        shown = chat.render(TWO_PROMPTS[0])
     except (SdgbiasError, jinja2.TemplateError):
         return [], ""
     return sorted(name for name in names if _SWITCH.search(name)), thought_left_open(shown)

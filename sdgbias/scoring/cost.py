@@ -116,11 +116,10 @@ def _tokenize(
 ) -> tuple[dict[str, np.ndarray], int]:
     """(key -> the tokens of each distinct prompt, -1 for those of a picture; pictures a question).
     Every picture has as many tokens as the first."""
-    from sdgbias.engines.hf.load import load_processor
-    from sdgbias.engines.hf.prompt import template_of, token_paths
+    from sdgbias.engines.hf.processor import load_chat
     from sdgbias.engines.hub_errors import BROKEN
 
-    processor, template = load_processor(spec, root), template_of(spec)
+    chat = load_chat(spec, root)
     pictured = rows.loc[rows["image_id"] != "", "image_id"]
     picture: tuple[bytes, ...] = (b"",)
     if counted.image_tokens is None and len(pictured):
@@ -130,7 +129,7 @@ def _tokenize(
         part = rows.iloc[start : start + _ENCODED].to_dict("records")
         prompts = as_prompts(part, defaultdict(lambda: picture))
         try:
-            paths += token_paths(processor, prompts, counted.image_tokens, template)
+            paths += chat.token_paths(prompts, counted.image_tokens)
         except (ValueError, *BROKEN) as error:
             why = first_line(error)
             raise ModelError(
@@ -143,7 +142,7 @@ def _tokenize(
 def _prefilled(ids: list[str], paths: Sequence[np.ndarray], size: int, shares: bool) -> int:
     """Tokens that are prefilled when the chunks of the plan are scored, those about one picture
     behind one beginning where the engine shares it."""
-    from sdgbias.engines.hf.prompt import common_length
+    from sdgbias.engines.hf.inputs import common_length
 
     tokens = start = 0
     while start < len(ids):

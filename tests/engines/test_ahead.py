@@ -62,7 +62,7 @@ def test_the_next_chunk_is_processed_while_the_model_computes_one(
     engine: HuggingFace, answers: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     watched = Watched(engine.processor)
-    monkeypatch.setattr(engine.maker, "processor", watched)
+    monkeypatch.setattr(engine.chat, "processor", watched)
     monkeypatch.setattr(engine.maker, "ahead", True)
     monkeypatch.setattr(engine, "share_prefix", not answers)
     plain = engine.model.forward

@@ -14,7 +14,6 @@ import pytest
 
 from sdgbias.engines import fingerprint, load, vllm
 from sdgbias.engines.fingerprint import LIBRARIES, VERSIONS
-from sdgbias.engines.hf.prompt import ChatTemplate, probe_hash
 from sdgbias.registry import entries
 from sdgbias.registry.spec import ModelSpec
 
@@ -65,7 +64,7 @@ def test_a_loaded_engine_has_the_fingerprint_of_its_folder(tmp_path: Path) -> No
     one: Any = load(SPEC, tmp_path)
     more = [
         "attention sdpa text_config:sdpa vision_config:sdpa",
-        f"prompts {probe_hash(one.processor, ChatTemplate())}",
+        f"prompts {one.chat.probe_hash()}",
         "pictures {}",
     ]
     expected = fingerprint.fingerprint(SPEC, ROOT, VERSIONS["hf"], one.device.type, *more)

@@ -13,7 +13,7 @@ import torch
 
 from sdgbias.engines.agreement import TOLERANCES, compare, log_shares
 from sdgbias.engines.hf.engine import HuggingFace
-from sdgbias.engines.hf.load import attention, keep_precise
+from sdgbias.engines.hf.model import attention, keep_precise
 from sdgbias.errors import NonFiniteLogits
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.types import LETTERS, Prompt

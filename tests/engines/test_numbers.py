@@ -192,5 +192,5 @@ def test_a_model_that_begins_with_a_number_or_a_lone_space_is_read_behind_it(
 
 
 def test_a_number_of_several_digits_is_no_candidate_of_letters() -> None:
-    found = find_candidates(trained("three"), LETTERS)
+    found = find_candidates(trained("three"), LETTERS, "")
     assert found.numbers == {} and set(found.ids) == set(LETTERS)

@@ -12,13 +12,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sdgbias.engines.hf.load import load_processor
-from sdgbias.engines.hf.prompt import (
-    adds_special_tokens,
-    render,
-    supports_text_only,
-    token_paths,
-)
+from sdgbias.engines.hf.chat import Chat
+from sdgbias.engines.hf.inputs import supports_text_only
+from sdgbias.engines.hf.processor import load_chat
 from sdgbias.engines.hf.tokens import (
     CandidateTokens,
     FirstTokens,
@@ -133,7 +129,7 @@ def test_a_number_may_begin_after_a_lone_space_and_a_minus_does_not() -> None:
 )
 def test_the_first_token_is_not_added_twice(bos: str | None, text: str, adds: bool) -> None:
     processor = SimpleNamespace(tokenizer=SimpleNamespace(bos_token=bos))
-    assert adds_special_tokens(processor, text) == adds
+    assert Chat(processor).adds_special_tokens(text) == adds
 
 
 # ----------------------------------------------------------------------
@@ -141,32 +137,32 @@ def test_the_first_token_is_not_added_twice(bos: str | None, text: str, adds: bo
 
 
 @pytest.fixture(scope="module")
-def processor() -> Any:
-    return load_processor(entries.load(ROOT, "tiny-llava"), ROOT)
+def chat() -> Chat:
+    return load_chat(entries.load(ROOT, "tiny-llava"), ROOT)
 
 
 def test_a_processor_that_stumbles_over_no_picture_does_not_take_words_alone() -> None:
     assert not supports_text_only(lambda images, text: [len(one) for one in images])
 
 
-def test_pictures_stand_before_the_text(processor: Any) -> None:
-    mark = processor.image_token
+def test_pictures_stand_before_the_text(chat: Chat) -> None:
+    mark = chat.processor.image_token
     none, two = replace(ONE, images=()), replace(ONE, images=ONE.images * 2)
-    assert [render(processor, p).count(mark) for p in (none, ONE, two)] == [0, 1, 2]
-    shown = render(processor, two)
+    assert [chat.render(p).count(mark) for p in (none, ONE, two)] == [0, 1, 2]
+    shown = chat.render(two)
     assert shown.rindex(mark) < shown.index(ONE.text)
-    assert render(SimpleNamespace(chat_template=None), ONE) == ONE.text
+    assert Chat(SimpleNamespace(chat_template=None)).render(ONE) == ONE.text
 
 
-def test_paths_are_as_long_as_what_the_processor_makes(processor: Any) -> None:
+def test_paths_are_as_long_as_what_the_processor_makes(chat: Chat) -> None:
     bare, two = replace(ONE, images=(), image_id=""), replace(ONE, images=ONE.images * 2)
     prompts = [ONE, bare, replace(ONE, text="Q"), two]
-    for prompt, path in zip(prompts, token_paths(processor, prompts), strict=True):
+    for prompt, path in zip(prompts, chat.token_paths(prompts), strict=True):
         pictures = [Image.open(io.BytesIO(data)) for data in prompt.images] or None
-        whole = processor(images=pictures, text=[render(processor, prompt)], return_tensors="np")
+        whole = chat.processor(images=pictures, text=[chat.render(prompt)], return_tensors="np")
         assert len(path) == whole["input_ids"].shape[1]
-    longer = token_paths(processor, prompts, image_tokens=576)
+    longer = chat.token_paths(prompts, image_tokens=576)
     assert [(path == -1).sum() for path in longer] == [575, 0, 575, 2 * 575]
-    first, second = token_paths(processor, [two, ONE])
+    first, second = chat.token_paths([two, ONE])
     assert (first == -1).sum() == 2 * (second == -1).sum() > 0
-    assert token_paths(processor, []) == []
+    assert chat.token_paths([]) == []

@@ -20,10 +20,10 @@ from PIL import Image
 from transformers import PreTrainedConfig
 
 from sdgbias.engines import load
-from sdgbias.engines.hf import prompt as prompting
+from sdgbias.engines.hf import chat as chatting
 from sdgbias.engines.hf.engine import HuggingFace
-from sdgbias.engines.hf.load import fill_from_config, load_model, load_processor
-from sdgbias.engines.hf.prompt import ChatTemplate, probe_hash, render
+from sdgbias.engines.hf.load import load_model
+from sdgbias.engines.hf.processor import fill_from_config, load_chat, load_processor
 from sdgbias.errors import ModelError
 from sdgbias.methods.answers import parse_number
 from sdgbias.registry import entries
@@ -75,16 +75,16 @@ def test_options_reach_the_template_and_the_fingerprint_and_its_date_never_moves
 ) -> None:
     options = {"enable_thinking": False, "system": "Be brief.", "answer_prefix": " The answer is"}
     plain, other = (HuggingFace(spec(dated, **o), Path()) for o in ({}, {"template": options}))
-    assert plain.render(QUESTION).startswith("<s>Today Date: 26 Jul 2024 2024\n<think>")
-    text = other.render(QUESTION)
+    assert plain.chat.render(QUESTION).startswith("<s>Today Date: 26 Jul 2024 2024\n<think>")
+    text = other.chat.render(QUESTION)
     assert "<think>" not in text
     assert text.endswith("system: Be brief.user: Q?assistant: The answer is")
     assert plain.fingerprint != other.fingerprint
-    monkeypatch.setattr(prompting, "TODAY", prompting.TODAY.replace(year=2025))
+    monkeypatch.setattr(chatting, "TODAY", chatting.TODAY.replace(year=2025))
     assert HuggingFace(spec(dated), Path()).fingerprint != plain.fingerprint
-    before = probe_hash(plain.processor, ChatTemplate())
+    before = plain.chat.probe_hash()
     plain.processor.chat_template = DATED.replace("<image>", "<image>\n")
-    assert probe_hash(plain.processor, ChatTemplate()) != before, "the picture's place is in it"
+    assert plain.chat.probe_hash() != before, "the picture's place is in it"
 
 
 @pytest.mark.parametrize("template", [PLAIN, JOINED], ids=["writes", "joins"])
@@ -92,8 +92,8 @@ def test_a_template_that_takes_content_as_one_text_gets_the_mark_of_the_picture(
     template: str, tmp_path: Path
 ) -> None:
     engine = HuggingFace(spec(with_template(tmp_path / "m", template)), Path())
-    assert engine.render(SHOWN) == "USER: <image>\nQ? A:"
-    assert engine.render(QUESTION) == "USER: Q? A:"
+    assert engine.chat.render(SHOWN) == "USER: <image>\nQ? A:"
+    assert engine.chat.render(QUESTION) == "USER: Q? A:"
     other = Prompt("Q?", "ABC", (noise(2),), "two")
     one, two = engine.candidate_scores([SHOWN, other]).logits.tolist()
     assert one != two
@@ -128,7 +128,7 @@ def test_a_model_without_a_chat_template(tmp_path: Path, refusal: Refusal) -> No
     with refusal():
         HuggingFace(spec(folder, template={"system": "x"}), Path())
     prefixed = HuggingFace(spec(folder, template={"answer_prefix": " A:"}), Path())
-    assert prefixed.render(Prompt("Q", "ABC")) == "Q A:"
+    assert prefixed.chat.render(Prompt("Q", "ABC")) == "Q A:"
 
 
 def _in_tokenizer(folder: Path, template: object) -> None:
@@ -162,7 +162,7 @@ def test_a_template_is_found_wherever_a_repository_holds_it(
     folder = families.write_small(tmp_path / "m", "llava")
     (folder / "chat_template.jinja").unlink()
     put(folder, template)
-    assert render(load_processor(spec(folder), Path()), SHOWN) == text
+    assert load_chat(spec(folder), Path()).render(SHOWN) == text
 
 
 def test_settings_of_the_image_processor_are_part_of_the_fingerprint(tmp_path: Path) -> None:

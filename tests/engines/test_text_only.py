@@ -15,7 +15,7 @@ from tokenizers.processors import TemplateProcessing
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from sdgbias.engines.hf.engine import HuggingFace
-from sdgbias.engines.hf.load import load_processor
+from sdgbias.engines.hf.processor import load_processor
 from sdgbias.engines.hf.ways import decide
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.types import DIGITS, IMAGE_FREE, VIEWS, Prompt
@@ -155,7 +155,7 @@ def test_content_is_given_as_the_template_reads_it(
     folder = language_models.write(tmp_path / "m", "llama")
     change_tokenizer(folder, "<s> $A", template)
     engine = HuggingFace(entry(folder, **options), tmp_path)
-    assert engine.render(Prompt("How high?", "AB")) == text
+    assert engine.chat.render(Prompt("How high?", "AB")) == text
 
 
 def test_beams_and_penalties_of_a_repository_change_no_answer(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import torch
 from bench import families as bench
 from sdgbias.engines.agreement import TOLERANCES, compare, score
 from sdgbias.engines.hf import engine as hf
-from sdgbias.engines.hf.load import attention
+from sdgbias.engines.hf.model import attention
 from sdgbias.engines.hf.ways import decide
 from sdgbias.errors import ModelError
 from sdgbias.registry.spec import ModelSpec
@@ -208,8 +208,8 @@ def test_pictures_of_a_familys_own_size_give_what_the_bare_model_gives(tmp_path:
     answers = [answers[0] for answers in engine.generate(prompts[-2:], [""], 3).texts]
     assert answers == [bare.answer(prompt, 3) for prompt in prompts[-2:]]
     pair, token = [prompts[0], prompts[5]], engine.tokenizer.convert_tokens_to_ids("4")
+    branches = engine.behind(pair, token, branches=2)
     with torch.inference_mode():
-        branches = engine.follow(engine.repeat(engine.prefill(pair), 2), token)
         for row, prompt in enumerate(pair):
             expected = bare.model(**longer(bare.inputs(prompt), [token])).logits[0, -1]
             assert float((branches[2 * row : 2 * row + 2] - expected).abs().max()) <= 1e-4
@@ -225,7 +225,7 @@ def test_words_are_scored_without_a_picture_where_the_processor_asks_for_one(loa
 def test_any_size_of_batch_behind_a_beginning_gives_the_same(
     load: Load, alone: Alone, monkeypatch: pytest.MonkeyPatch, size: int, places: int
 ) -> None:
-    monkeypatch.setattr(hf, "_PLACES", places)
+    monkeypatch.setattr(hf, "PLACES", places)
     engine = load("llava", "metaspace", share=True)
     engine.batch_size = size
     assert close(engine.candidate_scores(PROMPTS), alone("llava", "metaspace")[1])

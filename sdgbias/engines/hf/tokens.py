@@ -14,7 +14,7 @@ import numpy as np
 
 from sdgbias.errors import ModelError, NotAnswerable
 from sdgbias.methods.answers import answer_part
-from sdgbias.types import DIGITS, Prompt, ScoreBatch
+from sdgbias.types import DIGITS, LETTERS, OPTION_LETTERS, Prompt, ScoreBatch
 
 SPACE_MARKS = " \u2581\u0120\n\t"
 MINUS = ("-", "\u2581-", "\u0120-")
@@ -71,7 +71,11 @@ def decoded(tokenizer: Any, ids: Sequence[int]) -> str:
     return str(tokenizer.decode([i for i in ids if i not in gone]))
 
 
-def find_candidates(tokenizer: Any, wanted: str, optional: str = "") -> CandidateTokens:
+def find_candidates(
+    tokenizer: Any,
+    wanted: str = LETTERS + DIGITS,
+    optional: str = LETTERS.lower() + OPTION_LETTERS,
+) -> CandidateTokens:
     """Scans the vocabulary once. Raises ModelError when a wanted candidate has no single token; an
     ``optional`` one is then left out."""
     special = set(tokenizer.all_special_tokens)

@@ -95,16 +95,12 @@ def _branches_differ(engine: HuggingFace, prompts: Sequence[Prompt], limit: floa
         if not pair:
             continue
         try:
-            with torch.inference_mode():
-                _, plain, _ = engine.first_tokens(pair, token)
-                state = engine.repeat(engine.prefill(pair), 2)
-                branched = engine.follow(state, token)
+            logits = engine.behind(pair, token), engine.behind(pair, token, branches=2)[::2]
         except OutOfMemory:
             raise
         except Exception as error:
             return f"branches: {type(error).__name__}: {first_line(error)}"
-        assert plain is not None
-        one, two = (torch.log_softmax(z.double(), -1)[:, ids] for z in (plain, branched[::2]))
+        one, two = (torch.log_softmax(z.double(), -1)[:, ids] for z in logits)
         apart = float((one - two).abs().max())
         if not apart <= limit:
             return f"branches: log-probabilities behind a digit differ by up to {apart:.2g}"

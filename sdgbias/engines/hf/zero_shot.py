@@ -16,7 +16,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ import numpy as np
 import torch
 from PIL import Image
 from safetensors.torch import load_file
+from torch.nn import functional
 from transformers import (
     AutoImageProcessor,
     AutoTokenizer,
@@ -35,7 +38,7 @@ from transformers import (
 
 from sdgbias.engines import Backend
 from sdgbias.engines.fingerprint import VERSIONS, fingerprint
-from sdgbias.engines.hf import load
+from sdgbias.engines.hf.load import Repository, device
 from sdgbias.engines.options import TextEncoderOptions, VitOptions, read
 from sdgbias.errors import ModelError, NotAnswerable, RegistryError
 from sdgbias.files import packaged_yaml
@@ -83,13 +86,16 @@ class ZeroShot(Backend):
     are scored together."""
 
     forces_starts, chooses_labels = False, True
-    model: Any
-    images: Any
-    batch_size: int
 
+    def __init__(self, spec: ModelSpec, root: Path, model: Any) -> None:
+        self.files = Repository(spec, root)
+        self.model = self.files.model(model.from_pretrained)
+        self.images = self.files.part(AutoImageProcessor, backend="pil")
+        self.batch_size = spec.batch_size
+
+    @abstractmethod
     def scores(self, pictures: Sequence[Image.Image], names: tuple[str, ...]) -> torch.Tensor:
         """(B, L) score of each picture and label."""
-        raise NotImplementedError
 
     def pixels(self, pictures: Sequence[Image.Image]) -> torch.Tensor:
         """The model's input for B pictures."""
@@ -128,31 +134,25 @@ class ClipZeroShot(ZeroShot):
     """The label whose text lies closest to the picture (cosine). Ties go to the earlier label."""
 
     def __init__(self, spec: ModelSpec, root: Path) -> None:
-        self.model = load.model(spec, root, CLIPModel.from_pretrained)
-        self.tokenizer = load.part(spec, root, AutoTokenizer)
-        self.images = load.part(spec, root, AutoImageProcessor, backend="pil")
-        self.batch_size = spec.batch_size
+        super().__init__(spec, root, CLIPModel)
+        self.tokenizer = self.files.part(AutoTokenizer)
         self._texts: dict[tuple[str, ...], torch.Tensor] = {}
-        self.fingerprint = fingerprint(spec, root, _VERSION, "clip", load.device().type)
+        self.fingerprint = fingerprint(spec, root, _VERSION, "clip", device().type)
 
     @torch.inference_mode()
     def scores(self, pictures: Sequence[Image.Image], names: tuple[str, ...]) -> torch.Tensor:
         """(B, L) cosine of each picture and label."""
         shown = self.model.get_image_features(pixel_values=self.pixels(pictures)).pooler_output
-        return torch.nn.functional.normalize(shown.float(), dim=-1) @ self._labels(names).T
+        return functional.normalize(shown.float(), dim=-1) @ self._labels(names).T
 
     def _labels(self, names: tuple[str, ...]) -> torch.Tensor:
         """(L, D) unit rows; cached, because a run uses few lists."""
         if names not in self._texts:
             texts = [PHRASE.format(plain_form(name)) for name in names]
             limit = int(self.model.config.text_config.max_position_embeddings)
-            inputs = self.tokenizer(
-                texts, padding=True, truncation=True, max_length=limit, return_tensors="pt"
-            ).to(self.model.device)
-            features = self.model.get_text_features(
-                input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"]
-            ).pooler_output
-            self._texts = {names: torch.nn.functional.normalize(features.float(), dim=-1)}
+            inputs = _tokens(self.tokenizer, texts, limit, self.model.device)
+            features = self.model.get_text_features(**inputs).pooler_output
+            self._texts = {names: functional.normalize(features.float(), dim=-1)}
         return self._texts[names]
 
 
@@ -164,28 +164,31 @@ class VitZeroShot(ZeroShot):
     any other label are left out (suites/facet.py)."""
 
     def __init__(self, spec: ModelSpec, root: Path) -> None:
-        wanted = _label_map(spec)
-        self.model = load.model(spec, root, ViTForImageClassification.from_pretrained)
-        self.images = load.part(spec, root, AutoImageProcessor, backend="pil")
-        index_of = {str(name): int(i) for i, name in self.model.config.id2label.items()}
-        lacking = sorted({name for names in wanted.values() for name in names} - set(index_of))
-        if lacking:
-            of = (
-                "options.labels"
-                if read(spec, VitOptions).labels
-                else "the packaged map for ImageNet-1k (give your own in options.labels)"
-            )
-            raise RegistryError(
-                f"{_entry(spec)}: {of} names {lacking[0]!r}, which the head doesn't have; its"
-                " names: config.json"
-            )
-        self.names = frozenset(normalise(label) or label for label in wanted)
-        self.outputs = {
-            plain_form(label): [index_of[name] for name in names] for label, names in wanted.items()
+        given = read(spec, VitOptions).labels
+        labels = {
+            label: [names] if isinstance(names, str) else names
+            for label, names in (given or packaged_labels()).items()
         }
-        self.batch_size = spec.batch_size
-        mapping = json.dumps(wanted, sort_keys=True)
-        self.fingerprint = fingerprint(spec, root, _VERSION, "vit", mapping, load.device().type)
+        outputs = Counter(name for names in labels.values() for name in names)
+        where = f"registry/models/{spec.name}.yaml:"
+        if twice := sorted(name for name, n in outputs.items() if n > 1):
+            raise RegistryError(f"{where} options.labels: {twice[0]!r} stands twice")
+        if not all(labels.values()):
+            raise RegistryError(f"{where} options.labels: a class without outputs")
+        super().__init__(spec, root, ViTForImageClassification)
+        index_of = {str(name): int(i) for i, name in self.model.config.id2label.items()}
+        if lacking := sorted(set(outputs) - set(index_of)):
+            packaged = "the packaged map for ImageNet-1k (give your own in options.labels)"
+            raise RegistryError(
+                f"{where} {'options.labels' if given else packaged} names {lacking[0]!r}, which the"
+                " head doesn't have; its names: config.json"
+            )
+        self.names = frozenset(normalise(label) or label for label in labels)
+        self.outputs = {
+            plain_form(label): [index_of[name] for name in names] for label, names in labels.items()
+        }
+        mapping = json.dumps(labels, sort_keys=True)
+        self.fingerprint = fingerprint(spec, root, _VERSION, "vit", mapping, device().type)
 
     @torch.inference_mode()
     def scores(self, pictures: Sequence[Image.Image], names: tuple[str, ...]) -> torch.Tensor:
@@ -216,25 +219,11 @@ def packaged_labels() -> dict[str, list[str]]:
     }
 
 
-def _entry(spec: ModelSpec) -> str:
-    return f"registry/models/{spec.name}.yaml"
-
-
-def _label_map(spec: ModelSpec) -> Mapping[str, list[str]]:
-    """Option `labels`: label -> one or more names of outputs; an output belongs to one label.
-    Default: the packaged map. Raises RegistryError."""
-    label_map = {
-        label: names if isinstance(names, list) else [names]
-        for label, names in (read(spec, VitOptions).labels or packaged_labels()).items()
-    }
-    every = [name for names in label_map.values() for name in names]
-    twice = sorted({name for name in every if every.count(name) > 1})
-    if twice or not all(label_map.values()):
-        raise RegistryError(
-            f"{_entry(spec)}: options.labels:"
-            f" {f'{twice[0]!r} stands twice' if twice else 'a class without outputs'}"
-        )
-    return label_map
+def _tokens(tokenizer: Any, texts: list[str], limit: int, device: Any) -> dict[str, torch.Tensor]:
+    """(B, L) ids and mask of texts, at most ``limit`` tokens of each."""
+    options = {"padding": True, "truncation": True, "max_length": limit, "return_tensors": "pt"}
+    inputs = tokenizer(texts, **options).to(device)
+    return {name: inputs[name] for name in ("input_ids", "attention_mask")}
 
 
 # ----------------------------------------------------------------------
@@ -246,57 +235,50 @@ def text_encoder(spec: ModelSpec, root: Path) -> TextEncoder:
     ModelError, InfrastructureError."""
     if spec.backend != "text-encoder":
         raise RegistryError(
-            f"{_entry(spec)}: backend is {spec.backend}; a text encoder has backend text-encoder"
+            f"registry/models/{spec.name}.yaml: backend is {spec.backend}; a text encoder has"
+            " backend text-encoder"
         )
-    kinds = {"clip": ClipText, "t5": SentenceT5}
-    return kinds[read(spec, TextEncoderOptions).kind](spec, root)
+    return {"clip": ClipText, "t5": SentenceT5}[read(spec, TextEncoderOptions).kind](spec, root)
 
 
-class _Tower:
-    """What both have in common: the checkpoint's parts, and batches of unit rows."""
+class Tower(ABC):
+    """What both have in common: the checkpoint's parts, and batches of unit rows. limit: the
+    longest input in tokens."""
 
     name: str
-    #: Longest input in tokens.
     limit: int
 
     def __init__(self, spec: ModelSpec, root: Path, model: Any, *more: str) -> None:
         self.floor = read(spec, TextEncoderOptions).floor
-        self.model = load.model(spec, root, model.from_pretrained)
-        self.tokenizer = load.part(spec, root, AutoTokenizer)
+        files = Repository(spec, root)
+        self.model = files.model(model.from_pretrained)
+        self.tokenizer = files.part(AutoTokenizer)
         self.batch_size = spec.batch_size
-        identity = ["text-encoder-1", self.name, *more, load.device().type]
+        identity = ["text-encoder-1", self.name, *more, device().type]
         self.fingerprint = fingerprint(spec, root, *identity)
 
+    @abstractmethod
+    def encode(self, texts: list[str]) -> torch.Tensor:
+        """(B, D) vectors of B texts."""
+
+    @torch.inference_mode()
     def embed(self, texts: Sequence[str]) -> np.ndarray:
         """N texts -> (N, D) float32 unit rows."""
         if not texts:
             return self.embed(["A"])[:0]
-        parts = (texts[at : at + self.batch_size] for at in range(0, len(texts), self.batch_size))
-        return np.concatenate([self._rows(list(map(self.phrase, part))) for part in parts])
-
-    @torch.inference_mode()
-    def _rows(self, texts: list[str]) -> np.ndarray:
-        inputs = self.tokenizer(
-            texts, padding=True, truncation=True, max_length=self.limit, return_tensors="pt"
-        ).to(self.model.device)
-        vectors = self._encode(inputs["input_ids"], inputs["attention_mask"]).float()
-        rows: np.ndarray = torch.nn.functional.normalize(vectors, dim=-1).cpu().numpy()
+        size = self.batch_size
+        parts = [self.encode(list(texts[at : at + size])) for at in range(0, len(texts), size)]
+        rows: np.ndarray = functional.normalize(torch.cat(parts).float(), dim=-1).cpu().numpy()
         return rows
 
-    @staticmethod
-    def phrase(text: str) -> str:
-        """The tower's input."""
-        return text
-
-    def _encode(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """(B, L) ids and mask -> (B, D)."""
-        raise NotImplementedError
+    def tokens(self, texts: list[str]) -> dict[str, torch.Tensor]:
+        return _tokens(self.tokenizer, texts, self.limit, self.model.device)
 
 
-class ClipText(_Tower):
+class ClipText(Tower):
     """CLIP's text tower with its projection. Every text is read as "a photo of a {its first 50
     words}", labels and answers alike, as in the authors' code; a text that already begins so is not
-    changed."""
+    changed: the limit applies to the answer, not to the words before it."""
 
     name = "clip"
 
@@ -304,20 +286,16 @@ class ClipText(_Tower):
         super().__init__(spec, root, CLIPTextModelWithProjection)
         self.limit = int(self.model.config.max_position_embeddings)
 
-    @staticmethod
-    def phrase(text: str) -> str:
-        """The tower's input. The limit of 50 words applies to the answer, not to the words before
-        it."""
-        return PHRASE.format(" ".join(text.removeprefix(PHRASE.format("")).split()[:WORDS]))
-
-    def _encode(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        vectors: torch.Tensor = self.model(input_ids=ids, attention_mask=mask).text_embeds
+    def encode(self, texts: list[str]) -> torch.Tensor:
+        answers = (text.removeprefix(PHRASE.format("")).split()[:WORDS] for text in texts)
+        inputs = self.tokens([PHRASE.format(" ".join(words)) for words in answers])
+        vectors: torch.Tensor = self.model(**inputs).text_embeds
         return vectors
 
 
-class SentenceT5(_Tower):
+class SentenceT5(Tower):
     """A T5 encoder as a sentence encoder: mean over the real tokens, then the checkpoint's dense
-    layer where it has one (sentence-t5-* have: `2_Dense`), each row normalised to length one."""
+    layer where it has one (sentence-t5-* have: `2_Dense`)."""
 
     name, limit = "t5", T5_TOKENS
 
@@ -325,9 +303,10 @@ class SentenceT5(_Tower):
         self.dense, digest = _dense(spec, root)
         super().__init__(spec, root, T5EncoderModel, digest)
 
-    def _encode(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        states = self.model(input_ids=ids, attention_mask=mask).last_hidden_state.float()
-        real = mask[..., None].to(states.dtype)
+    def encode(self, texts: list[str]) -> torch.Tensor:
+        inputs = self.tokens(texts)
+        states = self.model(**inputs).last_hidden_state.float()
+        real = inputs["attention_mask"][..., None].to(states.dtype)
         pooled: torch.Tensor = (states * real).sum(1) / real.sum(1).clamp(min=1.0)  # (B, H)
         return pooled if self.dense is None else self.dense(pooled)
 
@@ -335,14 +314,14 @@ class SentenceT5(_Tower):
 def _dense(spec: ModelSpec, root: Path) -> tuple[Any, str]:
     """(linear layer or None, digest of its bytes) of a sentence-transformers checkpoint;
     modules.json names the folder that contains it."""
-    modules = load.file(spec, root, "modules.json")
+    files = Repository(spec, root)
+    modules = files.file("modules.json")
     listed = json.loads(modules.read_text(encoding="utf-8")) if modules else []
     folders = [m["path"] for m in listed if str(m.get("type", "")).endswith(".Dense")]
     if not folders:
         return None, "no dense layer"
     config, weights = (
-        load.file(spec, root, f"{folders[0]}/{name}")
-        for name in ("config.json", "model.safetensors")
+        files.file(f"{folders[0]}/{name}") for name in ("config.json", "model.safetensors")
     )
     if config is None or weights is None:
         raise ModelError(
@@ -360,6 +339,6 @@ def _dense(spec: ModelSpec, root: Path) -> tuple[Any, str]:
         name.removeprefix("linear."): value.float() for name, value in load_file(weights).items()
     }
     layer = torch.nn.Linear(dense["in_features"], dense["out_features"], bias="bias" in state)
-    with load.reading(spec, weights.parent):
+    with files.reading():
         layer.load_state_dict(state)
-    return layer.eval().to(load.device()), hashlib.sha256(weights.read_bytes()).hexdigest()
+    return layer.eval().to(device()), hashlib.sha256(weights.read_bytes()).hexdigest()
