@@ -26,6 +26,7 @@ from sdgbias.engines.hf.chat import TextProcessor
 from sdgbias.engines.hf.processor import load_chat
 from sdgbias.engines.hf.tokens import (
     SPACE_MARKS,
+    Beginning,
     Choices,
     FirstTokens,
     begins_behind_space,
@@ -137,7 +138,7 @@ class VLLM(Restartable):
         if not starts:
             prompts = [p for p in prompts if set(p.candidates) <= set(self.candidates.ids)]
             self.client.begin([r for p in prompts for r in self._scoring(p, "")])
-            prompts = [p for p in prompts if self.candidates.spaced(p)]
+            prompts = [p for p in prompts if self.candidates.spaced(p.candidates)]
             self.client.begin([r for p in prompts for r in self._scoring(p, self._space)])
         elif "" in starts:
             self.client.begin(
@@ -175,23 +176,24 @@ class VLLM(Restartable):
         They differ from the transformers engine's logits by one constant per prompt, which does not
         affect any later step. PromptRefused when a prompt does not fit.
         """
-        batch, tokens = ScoreBatch.empty(prompts), self.candidates
+        batch = ScoreBatch.empty(prompts)
         self.prefetch(prompts)
         for candidates in dict.fromkeys(prompt.candidates for prompt in prompts):
             rows = [row for row, prompt in enumerate(prompts) if prompt.candidates == candidates]
-            alike, behind = [prompts[row] for row in rows], None
-            first, lengths = self._first_tokens(alike, "")
-            if tokens.spaced(alike[0]):
-                behind, _ = self._first_tokens(alike, self._space)
-            put(batch, rows, alike, first, behind, tokens, self.tokenizer)
-            batch.n_tokens[rows] = lengths
+            first, batch.n_tokens[rows] = self._first_tokens([prompts[row] for row in rows])
+            put(batch, rows, candidates, first, self.candidates, self.tokenizer)
         return batch
 
-    def _first_tokens(
-        self, prompts: Sequence[Prompt], ending: str
-    ) -> tuple[FirstTokens, list[int]]:
-        """(the first tokens of prompts with the same candidates that go on with ``ending``, tokens
-        of each prompt)."""
+    def _first_tokens(self, prompts: Sequence[Prompt]) -> tuple[FirstTokens, list[int]]:
+        """(how answers to prompts with the same candidates begin, tokens of each prompt)."""
+        first, lengths = self._behind(prompts, "")
+        space = self.candidates.space
+        if space is not None and self.candidates.spaced(prompts[0].candidates):
+            first = first.followed(space, self._behind(prompts, self._space)[0])
+        return first, lengths
+
+    def _behind(self, prompts: Sequence[Prompt], ending: str) -> tuple[FirstTokens, list[int]]:
+        """The same of prompts that go on with ``ending``, by one token."""
         requests = [request for prompt in prompts for request in self._scoring(prompt, ending)]
         answers = self._ask(requests)
         several = len(requests) // len(prompts)
@@ -201,8 +203,9 @@ class VLLM(Restartable):
                 index = int(token.token.removeprefix("token_id:"))
                 scores[at // several][index] = -np.inf if token.logprob is None else token.logprob
         ids = self.candidates.wanted(prompts[0].candidates)
-        columns = {i: np.array([row[i] for row in scores]) for i in ids}
-        tops = [answer.token_ids[0] for answer in answers[::several]]
+        columns: dict[Beginning, np.ndarray]
+        columns = {(i,): np.array([row[i] for row in scores]) for i in ids}
+        tops = [(answer.token_ids[0],) for answer in answers[::several]]
         lengths = [answer.prompt_tokens for answer in answers[::several]]
         return FirstTokens(columns, np.zeros(len(prompts)), tops), lengths
 
@@ -229,12 +232,10 @@ class VLLM(Restartable):
     ) -> Generated:
         """Greedy answers, each with its forced start. ModelError for a start that doesn't begin a
         number."""
-        spaced = None
+        first = None
         if prompts and begins_behind_space(starts, self.candidates):
-            numbers = [replace(prompt, candidates=DIGITS) for prompt in prompts]
-            first, behind = (self._first_tokens(numbers, ending)[0] for ending in ("", self._space))
-            spaced = first, behind
-        choices = choices_of(starts, self.candidates, len(prompts), spaced)
+            first, _ = self._first_tokens([replace(p, candidates=DIGITS) for p in prompts])
+        choices = choices_of(starts, self.candidates, len(prompts), first)
         owners = [prompt for prompt in prompts for _ in starts]
         forced = self._forced(owners, [choice for of_prompt in choices for choice in of_prompt])
         parameters = json.dumps({"max_tokens": max_new_tokens})

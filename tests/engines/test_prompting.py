@@ -112,16 +112,18 @@ def test_a_number_may_begin_after_a_lone_space_and_a_minus_does_not() -> None:
     """Of two prompts the first is likelier to begin with the space."""
     single = {str(d): (10 + d,) for d in range(10)}
     tokens = CandidateTokens(single, 9, frozenset("0123456789"), minus=(3,))  # type: ignore[arg-type]
-    row = {i: np.array([-5.0, -1.0]) for i in (3, *range(10, 20))}
-    first = FirstTokens({**row, 9: np.array([-1.0, -5.0])}, np.zeros(2), [9, 17])
-    behind = FirstTokens(row, np.array([-4.9, 0.0]), [17, 17])
+    row = {(i,): np.array([-5.0, -1.0]) for i in (3, *range(10, 20))}
+    behind = FirstTokens(row, np.array([-4.9, 0.0]), [(17,), (17,)])
+    first = FirstTokens({**row, (9,): np.array([-1.0, -5.0])}, np.zeros(2), [(9,), (17,)])
+    first = first.followed(9, behind)
 
-    spaced, direct = choices_of(["70", "-7", ""], tokens, 2, (first, behind))
+    spaced, direct = choices_of(["70", "-7", ""], tokens, 2, first)
 
+    assert first.top == [(9, 17), (17,)]
     assert direct == [[(17,), (10,)], [(3,), (17,)], []]
     assert spaced == [[(9,), (17,), (10,)], *direct[1:]]
     apart = replace(tokens, needs_space=frozenset())
-    assert choices_of(["70"], apart, 2, (first, behind)) == [direct[:1]] * 2
+    assert choices_of(["70"], apart, 2, first) == [direct[:1]] * 2
 
 
 @pytest.mark.parametrize(

@@ -158,7 +158,7 @@ class HuggingFace(Backend):
                 batches.append(Batch.of(rows, prompts, shared=True))
                 continue
             for row in rows:
-                spaced = not answers and self.candidates.spaced(prompts[row])
+                spaced = not answers and self.candidates.spaced(prompts[row].candidates)
                 alone.setdefault((shown, spaced), []).append(row)
         for rows in alone.values():
             lengths = [len(prompts[row].text) for row in rows]
@@ -293,11 +293,9 @@ class HuggingFace(Backend):
                 out.n_tokens[list(rows)] = lengths
                 for candidates in dict.fromkeys(prompts[row].candidates for row in rows):
                     at = [b for b, row in enumerate(rows) if prompts[row].candidates == candidates]
-                    same, ids = [prompts[rows[b]] for b in at], tokens.wanted(candidates)
-                    first, behind = _first(logits[at], ids), None
-                    if after is not None and tokens.spaced(same[0]):
-                        behind = _first(after[at], ids)
-                    put(out, [rows[b] for b in at], same, first, behind, tokens, self.tokenizer)
+                    behind = None if after is None else after[at]
+                    first = self._read(candidates, logits[at], behind)
+                    put(out, [rows[b] for b in at], candidates, first, tokens, self.tokenizer)
         return out
 
     def _scored(self, batches: Sequence[Batch]) -> Iterator[Scored]:
@@ -307,7 +305,7 @@ class HuggingFace(Backend):
                 continue
             inputs = self._on_device(self.maker.get(batch).tensors)
             lengths: list[int] = inputs["attention_mask"].sum(-1).tolist()
-            spaced = self.candidates.spaced(batch.prompts[0])
+            spaced = self.candidates.spaced(batch.prompts[0].candidates)
             logits = self._first_logits(inputs, self.candidates.space if spaced else None)
             self.counts["tokens_prefilled"] += sum(lengths)
             self.counts["images_encoded"] += sum(len(prompt.images) for prompt in batch.prompts)
@@ -338,7 +336,7 @@ class HuggingFace(Backend):
         self.counts["images_encoded"] += len(batch.prompts[0].images)
         for part in alike(list(map(len, tails)), self.batch_size, PLACES):
             part_tails = [tails[b] for b in part]
-            spaced = any(self.candidates.spaced(batch.prompts[b]) for b in part)
+            spaced = any(self.candidates.spaced(batch.prompts[b].candidates) for b in part)
             logits, after = self._tails(cache, part_tails, spaced)
             self.counts["tokens_prefilled"] += sum(map(len, part_tails))
             lengths = [length + len(tail) for tail in part_tails]
@@ -392,11 +390,11 @@ class HuggingFace(Backend):
         self, tensors: dict[str, torch.Tensor], starts: Sequence[str], limit: int
     ) -> list[list[Answer]]:
         """Answers of B prompts, one ordinary generation for each start."""
-        spaced, prompts = None, len(tensors["input_ids"])
+        first, prompts = None, len(tensors["input_ids"])
         if begins_behind_space(starts, self.candidates):
             logits = self._first_logits(self._on_device(tensors), self.candidates.space)
-            spaced = self._read_digits(*logits)
-        choices = choices_of(starts, self.candidates, prompts, spaced)
+            first = self._read(DIGITS, *logits)
+        choices = choices_of(starts, self.candidates, prompts, first)
         answers: list[list[Answer]] = [[] for _ in choices]
         for s in range(len(starts)):
             forced = [of_prompt[s] for of_prompt in choices]
@@ -410,37 +408,38 @@ class HuggingFace(Backend):
         self, tensors: dict[str, torch.Tensor], starts: Sequence[str], limit: int
     ) -> list[list[Answer]]:
         """Answers of B prompts, each prompt computed once for its S starts."""
-        n, state = len(starts), self._prefill(self._on_device(tensors))
+        n, state, first = len(starts), self._prefill(self._on_device(tensors)), None
         self.counts["decode_prefills"] += len(state.ids)
-        spaced = None
         if begins_behind_space(starts, self.candidates):
             behind = self._logits_behind(state, 1, self.candidates.space)
-            spaced = self._read_digits(state.logits, behind)
-        choices = choices_of(starts, self.candidates, len(state.ids), spaced)
+            first = self._read(DIGITS, state.logits, behind)
+        choices = choices_of(starts, self.candidates, len(state.ids), first)
         forced = [choice for of_prompt in choices for choice in of_prompt]
         logits = Forced(forced)(state.ids, state.logits.repeat_interleave(n, 0))
-        first = logits.argmax(-1, keepdim=True)
+        begun = logits.argmax(-1, keepdim=True)
         rest = [choice[1:] for choice in forced]
-        new, _ = self._go_on(state, n, first, limit + max(map(len, rest)), rest)
+        new, _ = self._go_on(state, n, begun, limit + max(map(len, rest)), rest)
         answers = [
-            cut_answer([begun, *ids], len(choice), limit, self.ends)
-            for [begun], ids, choice in zip(first.tolist(), new, forced, strict=True)
+            cut_answer([token, *ids], len(choice), limit, self.ends)
+            for [token], ids, choice in zip(begun.tolist(), new, forced, strict=True)
         ]
         return [answers[at : at + n] for at in range(0, len(answers), n)]
 
-    def _read_digits(
-        self, first: torch.Tensor, behind: torch.Tensor | None
-    ) -> tuple[FirstTokens, FirstTokens]:
-        """What `choices_of` compares: the first tokens of numbers, and those behind a lone space;
-        (B, V) logits."""
-        assert behind is not None
-        ids = self.candidates.wanted(DIGITS)
-        return _first(first, ids), _first(behind, ids)
+    def _read(
+        self, candidates: str, logits: torch.Tensor, after: torch.Tensor | None
+    ) -> FirstTokens:
+        """How answers with these candidates begin, of (B, V) logits of the first token, and behind
+        a lone space or None."""
+        ids, space = self.candidates.wanted(candidates), self.candidates.space
+        first = _first(logits, ids)
+        if after is None or space is None or not self.candidates.spaced(candidates):
+            return first
+        return first.followed(space, _first(after, ids))
 
 
 def _first(logits: torch.Tensor, ids: Sequence[int]) -> FirstTokens:
     """(B, V) logits as those of these tokens."""
     exact = logits.double()
-    scores = dict(zip(ids, exact[:, list(ids)].T.cpu().numpy(), strict=True))
+    scores = zip(((i,) for i in ids), exact[:, list(ids)].T.cpu().numpy(), strict=True)
     total = torch.logsumexp(exact, dim=-1).cpu().numpy()
-    return FirstTokens(scores, total, exact.argmax(-1).tolist())
+    return FirstTokens(dict(scores), total, [(top,) for top in exact.argmax(-1).tolist()])

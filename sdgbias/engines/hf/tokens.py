@@ -14,10 +14,12 @@ import numpy as np
 
 from sdgbias.errors import ModelError, NotAnswerable
 from sdgbias.methods.answers import answer_part
-from sdgbias.types import DIGITS, LETTERS, OPTION_LETTERS, Prompt, ScoreBatch
+from sdgbias.types import DIGITS, LETTERS, OPTION_LETTERS, ScoreBatch
 
 SPACE_MARKS = " \u2581\u0120\n\t"
 MINUS = ("-", "\u2581-", "\u0120-")
+#: The first tokens of an answer: one, or a lone space token and the one behind it.
+Beginning = tuple[int, ...]
 #: The tokens allowed at each of the first positions of an answer; the model's likeliest is taken.
 Choices = Sequence[tuple[int, ...]]
 #: Tokens of an answer, and whether the limit ended it.
@@ -50,14 +52,21 @@ class CandidateTokens:
     numbers: Mapping[int, str] = field(default_factory=dict)
     minus: tuple[int, ...] = ()
 
-    def spaced(self, prompt: Prompt) -> bool:
-        """Whether a candidate may come second, behind a lone space token."""
-        return not self.needs_space.isdisjoint(prompt.candidates)
+    def spaced(self, candidates: str) -> bool:
+        """Whether one of these may come second, behind a lone space token."""
+        return not self.needs_space.isdisjoint(candidates)
 
     def wanted(self, candidates: str) -> list[int]:
         """Ids of the tokens whose scores `put` needs."""
         space = () if self.space is None else (self.space,)
         return sorted({*self.minus, *space}.union(*(self.ids[c] for c in candidates)))
+
+    def beginnings(self, candidate: str) -> list[Beginning]:
+        """All beginnings of answers that are a candidate."""
+        direct = [(i,) for i in self.ids[candidate]]
+        if self.space is None or candidate not in self.needs_space:
+            return list(direct)
+        return [*direct, *((self.space, *one) for one in direct)]
 
 
 def decoded(tokenizer: Any, ids: Sequence[int]) -> str:
@@ -123,57 +132,54 @@ def find_candidates(
 
 
 class FirstTokens(NamedTuple):
-    """The first token of B answers. scores: token id -> (B,) logits; total (B,): their logsumexp
-    over the whole vocabulary, 0 where they are log-probabilities; top (B,): ids of the likeliest
-    tokens."""
+    """How B answers begin. scores: beginning -> (B,) logits; total (B,): their logsumexp over the
+    whole vocabulary, 0 where they are log-probabilities; top (B,): the likeliest beginnings."""
 
-    scores: Mapping[int, np.ndarray]
+    scores: Mapping[Beginning, np.ndarray]
     total: np.ndarray
-    top: Sequence[int]
+    top: Sequence[Beginning]
 
-    def merged(self, ids: Sequence[int]) -> np.ndarray:
-        """(B,) logits of any of these tokens."""
-        together: np.ndarray = np.logaddexp.reduce([self.scores[i] for i in ids])
-        return together
+    def followed(self, space: int, behind: FirstTokens) -> FirstTokens:
+        """With the beginnings that go on behind a lone space token."""
+        with np.errstate(invalid="ignore"):  # of a model that overflows
+            before = self.scores[space,] - behind.total
+            later = {(space, *one): before + z for one, z in behind.scores.items()}
+        tops = zip(self.top, behind.top, strict=True)
+        top = [(space, *second) if first == (space,) else first for first, second in tops]
+        return FirstTokens({**self.scores, **later}, self.total, top)
 
-    def best(self, ids: Sequence[int]) -> np.ndarray:
-        """(B,) log-probabilities of the likeliest of these tokens."""
-        likeliest: np.ndarray = np.max([self.scores[i] for i in ids], axis=0) - self.total
+    def best(self, beginnings: Sequence[Beginning]) -> np.ndarray:
+        """(B,) logits of the likeliest of these beginnings."""
+        likeliest: np.ndarray = np.max([self.scores[one] for one in beginnings], axis=0)
         return likeliest
 
 
 def put(
     out: ScoreBatch,
     rows: Sequence[int],
-    prompts: Sequence[Prompt],
+    candidates: str,
     first: FirstTokens,
-    behind: FirstTokens | None,
     tokens: CandidateTokens,
     tokenizer: Any,
 ) -> None:
-    """The first tokens of B prompts with the same candidates, and those behind a lone space, where
-    a candidate may come there, -> their rows of `out`: variants of a candidate merged, the
-    candidates' share of the vocabulary, the token that greedy decoding begins with (behind a lone
-    space the next one)."""
-    candidates, space = prompts[0].candidates, tokens.space
+    """How the answers to B prompts with these candidates begin -> their rows of `out`: variants of
+    a candidate merged, the candidates' share of the vocabulary, the token that greedy decoding
+    begins with (behind a lone space the next one)."""
+
+    def merged(beginnings: Sequence[Beginning]) -> np.ndarray:
+        together: np.ndarray = np.logaddexp.reduce([first.scores[one] for one in beginnings])
+        return together
+
     with np.errstate(invalid="ignore"):  # of a model that overflows
-        scores = [first.merged(tokens.ids[c]) for c in candidates]
-        if behind is not None and space is not None:
-            for k, c in enumerate(candidates):
-                if c in tokens.needs_space:
-                    second = behind.merged(tokens.ids[c]) - behind.total
-                    scores[k] = np.logaddexp(scores[k], first.scores[space] + second)
-        table = np.stack(scores, axis=1)  # (B, K)
+        table = np.stack([merged(tokens.beginnings(c)) for c in candidates], axis=1)  # (B, K)
         # one token that overflows leaves no distribution to read the others' share from
         table[~np.isfinite(first.total)] = np.nan
         out.logits[rows, : len(candidates)] = table
         out.mass[rows] = np.exp(np.logaddexp.reduce(table, axis=1) - first.total)
         if tokens.minus:
-            out.minus_logit[rows] = first.merged(tokens.minus)
-    for b, (row, top) in enumerate(zip(rows, first.top, strict=True)):
-        follows = behind is not None and top == space
-        ids = [top, behind.top[b]] if behind is not None and follows else [top]
-        out.top_token[row] = tokenizer.decode(ids).strip()
+            out.minus_logit[rows] = merged([(i,) for i in tokens.minus])
+    for row, top in zip(rows, first.top, strict=True):
+        out.top_token[row] = tokenizer.decode(list(top)).strip()
 
 
 def start_choices(start: str, tokens: CandidateTokens) -> list[tuple[int, ...]]:
@@ -216,23 +222,20 @@ def begins_behind_space(starts: Sequence[str], tokens: CandidateTokens) -> bool:
 
 
 def choices_of(
-    starts: Sequence[str],
-    tokens: CandidateTokens,
-    prompts: int,
-    spaced: tuple[FirstTokens, FirstTokens] | None,
+    starts: Sequence[str], tokens: CandidateTokens, prompts: int, first: FirstTokens | None
 ) -> list[list[Choices]]:
-    """The choices of each start (S) of each of B prompts. spaced: the first tokens, and those
-    behind a lone space token, where a start may come behind one; there it does where that beginning
-    is the likelier one. ModelError for anything but a number's start."""
+    """The choices of each start (S) of each of B prompts. first: how answers begin, where a start
+    may come behind a lone space token; there it does where that beginning is the likelier one.
+    ModelError for anything but a number's start."""
     plain: list[Choices] = [start_choices(start, tokens) for start in starts]
     choices = [[*plain] for _ in range(prompts)]
-    if spaced is None or tokens.space is None:
+    if first is None or tokens.space is None:
         return choices
-    first, behind = spaced
     for s, (start, direct) in enumerate(zip(starts, plain, strict=True)):
         if start[:1] in tokens.needs_space:  # no minus, no free answer
-            later = first.best([tokens.space]) + behind.best(direct[0])
-            for row in np.flatnonzero(later > first.best(direct[0])):
+            at_once = first.best([(i,) for i in direct[0]])
+            later = first.best([(tokens.space, i) for i in direct[0]])
+            for row in np.flatnonzero(later > at_once):
                 choices[row][s] = [(tokens.space,), *direct]
     return choices
 
