@@ -41,12 +41,14 @@ WHERE benchmark_id = $benchmark ORDER BY name
 -- name: answers
 -- One row per answer. full_*, generated_correct: of the Full view to the same question.
 SELECT a.task, a.test, a.method, a.item_id, hash(a.content_key) AS "key", hash(a.unit) AS cluster,
-       coalesce(a.pred, '') AS pred, coalesce(a.polarity, '') AS polarity, coalesce(s.how, '') AS how,
+       coalesce(a.pred, '') AS pred, coalesce(a.polarity, '') AS polarity,
+       CASE WHEN d.parsed THEN 'number' WHEN NOT d.parsed THEN 'unparsed' ELSE coalesce(s.how, '')
+       END AS how,
        coalesce(c.top_token, '') AS top_token, coalesce(json_array_length(a.options), 0) AS n_options,
        CASE WHEN NOT a.negative
                  AND list_contains($classes || [''], coalesce(attributes['class'], ''))
             THEN a.correct::DOUBLE END AS correct,
-       a."value", a."error", a.tolerance, a.kept::DOUBLE AS kept, c.mass, c.lead, d.parsed::DOUBLE AS stated,
+       a."value", a."error", a.tolerance, a.kept::DOUBLE AS kept, c.mass, c.lead,
        coalesce(bool_or(a.method = 'full') OVER question, false) AS in_full,
        any_value(a.correct::DOUBLE) FILTER (WHERE a.method = 'full') OVER question AS full_correct,
        any_value(a."error") FILTER (WHERE a.method = 'full') OVER question AS full_error,

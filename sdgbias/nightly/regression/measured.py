@@ -24,12 +24,10 @@ from sdgbias.benchmark.people_items import CHOICE, DIRECT
 from sdgbias.engines.agreement import TOLERANCES
 from sdgbias.errors import StoreError
 from sdgbias.files import packaged_sql
-from sdgbias.methods.answers import TRUNCATED
-from sdgbias.nightly.regression.policy import CADE
 from sdgbias.raw.facet import SELECTED, UNKNOWN
 from sdgbias.suites import sdg_metrics
 from sdgbias.suites.sdg_metrics import Answers
-from sdgbias.types import GENERATED, NEEDS_PICTURES, OPTION_LETTERS, Task, View
+from sdgbias.types import GENERATED, NEEDS_PICTURES, OPTION_LETTERS, Task
 
 #: How a text was read that is no answer.
 UNREAD = ("unparsed", "empty", "several")
@@ -104,8 +102,11 @@ def load(results: Path, run_id: str) -> RunAnswers:
     stored[groups] = stored[groups].replace(UNKNOWN, "")
     spec = json.loads(run["config"] or "{}").get("spec", {})
     near = TOLERANCES[str(spec.get("dtype", "float32"))]
-    parts = stored.assign(**_columns(stored, near)).groupby(["task", "method"])
-    answers = {(str(task), str(method)): part for (task, method), part in parts}
+    parts = stored.groupby(["task", "method"])
+    answers = {
+        (str(task), str(method)): part.assign(**_columns(part, str(task), near))
+        for (task, method), part in parts
+    }
     return RunAnswers(run, answers, missing(results, run_id))
 
 
@@ -115,36 +116,30 @@ def _attribute(name: str) -> str:
     return f"coalesce(attributes['{text}'], '') AS \"{ATTRIBUTE}{column}\""
 
 
-def _columns(stored: pd.DataFrame, near: float) -> dict[str, Any]:
-    """The columns of which the suite's metrics are made, (n,) each, from n stored answers. near:
-    margin of a near tie, nats."""
+def _columns(stored: pd.DataFrame, task: str, near: float) -> dict[str, np.ndarray]:
+    """The columns of which the suite's metrics are made, (n,) each, from n stored answers to a
+    task. near: margin of a near tie, nats."""
     a = {str(name): stored[name].to_numpy() for name in stored}
-    numeric, choice = a["task"] == Task.REGRESSION, a["task"] == Task.MCQ
-    count, token = a["n_options"].astype(int), stored["top_token"].str.strip()
+    of = _like(task)
+    numeric, count, token = of is Task.REGRESSION, a["n_options"], stored["top_token"].str.strip()
     # a number of several digits that is one token begins with its first digit
-    off = np.where(numeric, ~token.str.fullmatch("[0-9]+"), _letter(token, count) < 0)
-    polarity, options = np.where(choice, a["polarity"], ""), np.where(choice, count, 2)
-    directions = sdg_metrics.directions_of(polarity, options, len(OPTION_LETTERS))
-    says = directions[np.arange(len(count)), _letter(stored["pred"], count)]
-    right_gain = a["correct"] - a["full_correct"]
-    unread = np.isin(a["how"], ("unparsed", "empty"))
-    changed = np.where(numeric, a["full_value"] != a["value"], a["full_pred"] != a["pred"])
-    return {
+    off = ~token.str.fullmatch("[0-9]+") if numeric else _letter(token, count) < 0
+    columns = {
         "off_candidate": np.where(token == "", np.nan, off),
         "tie": np.where(np.isnan(a["lead"]), np.nan, a["lead"] <= 0.0),
         "near_tie": np.where(np.isnan(a["lead"]), np.nan, a["lead"] <= near),
-        "parsed": (a["how"] != "") | ~np.isnan(a["stated"]),
-        "unparsed": np.where(np.isnan(a["stated"]), unread, a["stated"] == 0.0),
-        # of numbers it isn't stored whether the limit of tokens ended them
-        "truncated": np.where(numeric, np.nan, a["how"] == TRUNCATED),
-        "refused": a["how"] == "refusal",
-        "compared": (a["method"] == CADE) & a["in_full"],
-        "over_generated": np.isin(a["method"], [CADE, View.FULL.value]),
-        "right_gain": right_gain,
-        "gain": np.where(numeric, a["error"] - a["full_error"], right_gain),
-        "changed": changed.astype(bool),
-        **sdg_metrics.direction_columns(says, count),
+        **sdg_metrics.compared_columns(a, of),
     }
+    if numeric:  # whether the limit of tokens ended them isn't stored
+        return columns | {"truncated": np.full(len(stored), np.nan)}
+    directions = sdg_metrics.directions_of(a["polarity"], count, len(OPTION_LETTERS))
+    says = directions[np.arange(len(count)), _letter(stored["pred"], count)]
+    return columns | sdg_metrics.direction_columns(says, count)
+
+
+def _like(task: str) -> Task:
+    """The task whose metrics the answers have: those about people are choices."""
+    return Task.MCQ if task in (DIRECT, CHOICE) else Task(task)
 
 
 def _letter(texts: pd.Series, count: np.ndarray) -> np.ndarray:
@@ -158,9 +153,7 @@ def _values(answers: Answers, task: str, metric: str) -> Any:
     A metric that the suite measures as well is the suite's own function of the answers."""
     if metric in _HERE:
         return _HERE[metric](answers)
-    # of first-token scores of answers about people the metrics are those of a choice
-    of = Task.MCQ if task in (DIRECT, CHOICE) else Task(task)
-    measured = next((m for m in sdg_metrics.METRICS[of] if m.name == metric), None)
+    measured = next((m for m in sdg_metrics.METRICS[_like(task)] if m.name == metric), None)
     if measured is None:
         return np.nan
     values = np.asarray(measured.values(answers), dtype=float)
@@ -171,10 +164,8 @@ def _parse_failures(answers: Answers) -> Any:
     """1 where an answer is none of those that the question allows, else 0; NaN where it isn't
     known. Of a choice by scores: the likeliest first token is no candidate."""
     task, method = (answers[name][:1].tolist() for name in ("task", "method"))
-    if task in ([DIRECT], [CHOICE]):
+    if task in ([DIRECT], [CHOICE], [Task.REGRESSION]):
         return np.where(answers["parsed"], np.isin(answers["how"], UNREAD), np.nan)
-    if task == [Task.REGRESSION]:
-        return 1.0 - answers["stated"]
     generated = "".join(method).endswith(GENERATED)
     return answers["pred"] == "" if generated else answers["off_candidate"]
 
@@ -184,7 +175,7 @@ _HERE: Mapping[str, Callable[[Answers], Any]] = {
     "recall": lambda a: a["correct"],
     "disparity": lambda a: a["correct"],
     "mae": lambda a: a["error"] / a["tolerance"],
-    "cade_gain": lambda a: sdg_metrics.among(a["compared"], a["right_gain"]),
+    "cade_gain": lambda a: sdg_metrics.among(a["compared"], a["correct"] - a["full_correct"]),
     "parse_failures": _parse_failures,
     "refusals": lambda a: np.where(a["parsed"], a["refused"], np.nan),
 }
