@@ -176,11 +176,6 @@ def starts_of(results: Path, night: str) -> int:
     return int(starts["starts"].fillna(1).max()) if len(starts) else 0
 
 
-def nights(results: Path, last: int = 400) -> pd.DataFrame:
-    """The view nights, newest first."""
-    return night_files.query(results, "FROM nights ORDER BY night DESC LIMIT ?", [last])
-
-
 def status(results: Path, night: str) -> str:
     """'running', 'done', 'failed', 'interrupted', or '' for a night that never began."""
     rows = night_files.query(results, "SELECT status FROM nights WHERE night = ?", [night])

@@ -339,7 +339,7 @@ def test_a_question_with_another_picture_is_another_question(fotos: Path, tmp_pa
     )
     assert old is not None and new is not None
     both, left = paired(old, new)
-    flips = regression.flips.examples(results, run_of(fotos), "later", "fotos", 1000)
+    flips = regression.flips(results, run_of(fotos), "later", "fotos", 1000)
 
     split = items.set_index("source_id")["split"]
     assert split["Q 4/ü"] == "test"

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -45,6 +46,11 @@ def elsewhere(code: str) -> Iterator[int]:
             child.kill()
 
 
+def nights(results: Path) -> list[dict[str, Any]]:
+    """The rows of the view nights."""
+    return night_files.query(results, "FROM nights ORDER BY night").to_dict("records")
+
+
 def begin(s: NightOptions) -> str:
     """The name of a night that is begun."""
     night = tonight(s, NOW)
@@ -62,7 +68,7 @@ def test_given_a_night_from_begin_to_end_then_the_results_file_shows_it(tmp_path
     assert records.add(s.results, [published()]) == ""
     steps = {"gate": records.StepResult("done")}
     assert records.end(s.results, night, "done", steps, NOW + timedelta(minutes=3)) == ""
-    row = records.nights(s.results).iloc[0]
+    [row] = nights(s.results)
     assert (row["status"], row["by"]) == ("done", "cli")
     assert json.loads(row["benchmarks"]) == {"sdg": "b1"}
     assert json.loads(row["steps"]) == {"gate": "done"}
@@ -131,7 +137,7 @@ def test_given_a_resumed_night_then_it_is_at_work_and_keeps_its_outcomes(tmp_pat
     s = settings(tmp_path, "a", "b")
     records.end(s.results, begin(s), "failed", {}, NOW, [published()])
     night = begin(s)
-    row = records.nights(s.results).iloc[0]
+    [row] = nights(s.results)
     assert row["status"] == "running" and row["steps"] == "{}" and row["finished_at"] is pd.NaT
     records.end(s.results, night, "done", {}, NOW, [published("b")])
     assert records.history(s.results)["model"].tolist() == ["a", "b"]
@@ -161,8 +167,8 @@ def months(tmp_path: Path) -> Path:
 
 
 def everything(results: Path) -> list[object]:
-    tables = (records.nights(results), records.history(results))
-    return [table.astype(str).values.tolist() for table in tables]
+    outcomes = records.history(results).to_dict("records")
+    return [str(row) for row in (*nights(results), *outcomes)]
 
 
 def test_given_a_month_that_is_over_then_two_files_hold_its_rows_and_newer_rows_count(
@@ -177,7 +183,7 @@ def test_given_a_month_that_is_over_then_two_files_hold_its_rows_and_newer_rows_
     night_files.write(months, "nights", again)
     for _ in range(2):
         assert records.status(months, "2026-10-03T0130") == "failed"
-        assert len(records.nights(months)) == 4
+        assert len(nights(months)) == 4
         night_files.compact(months, "2026-11")
 
 

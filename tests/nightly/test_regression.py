@@ -16,7 +16,7 @@ from sdgbias.analysis.nights import BREACH, INSUFFICIENT, MISSING, PASS
 from sdgbias.cli.gate import _print
 from sdgbias.errors import UsageError
 from sdgbias.nightly import regression
-from sdgbias.nightly.regression import baseline, flips, measured, policy
+from sdgbias.nightly.regression import baseline, measured, policy
 from sdgbias.nightly.regression.measured import RunAnswers, paired
 from tests.builders.nights import (
     FIRST,
@@ -145,7 +145,7 @@ def test_given_a_reworded_question_then_it_is_another_question(results: Path) ->
     assert old is not None and new is not None
     pairs, left = paired(old, new)
     assert len(pairs) == 120 - 24 and left == 2 * 24
-    flipped = flips.examples(results, TWO, run, "sdg", 1000)
+    flipped = regression.flips(results, TWO, run, "sdg", 1000)
     assert len(flipped) and flipped["item_id"].min() >= 30
 
 
@@ -259,7 +259,7 @@ def test_given_a_night_a_model_or_a_run_then_its_runs_are_judged(
 def test_given_flips_then_the_worst_come_first_and_every_question_once_before_any_twice(
     written: Path,
 ) -> None:
-    flipped = flips.examples(written, ONE, TWO, "sdg", 1000)
+    flipped = regression.flips(written, ONE, TWO, "sdg", 1000)
     pairs = store.query(
         written,
         """SELECT a.item_id, a.test, a.method, a.confidence + b.confidence AS sure,
@@ -274,9 +274,9 @@ def test_given_flips_then_the_worst_come_first_and_every_question_once_before_an
     once = flipped.head(flipped["item_id"].nunique())
     sure = once.merge(pairs, on=["item_id", "test", "method"])["sure"]
     assert sure.is_monotonic_decreasing and sure.nunique() > 10
-    few = flips.examples(written, ONE, TWO, "sdg", 7)
+    few = regression.flips(written, ONE, TWO, "sdg", 7)
     assert len(few) == 7 == few["item_id"].nunique()
-    assert flips.examples(written, TWO, ONE, "sdg", 5)["better"].all()
+    assert regression.flips(written, TWO, ONE, "sdg", 5)["better"].all()
 
 
 def test_given_a_method_in_breach_then_its_flips_come_first(results: Path) -> None:
@@ -288,7 +288,7 @@ def test_given_a_method_in_breach_then_its_flips_come_first(results: Path) -> No
     rows["correct"] = rows["correct"] & ~wrong
     store.publish(results, record | {"run_id": f"{LOST}-5"}, {"predictions": rows})
     plain, full = (
-        flips.examples(results, ONE, f"{LOST}-5", "sdg", 1000, breached)
+        regression.flips(results, ONE, f"{LOST}-5", "sdg", 1000, breached)
         for breached in ((), {"full"})
     )
     assert plain["method"][0] == "cade" and len(plain) == len(full)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import threading
@@ -24,6 +23,7 @@ from sdgbias.nightly import run as nights
 from sdgbias.nightly.night_options import NightOptions
 from sdgbias.nightly.plan import Job, Night, name_of, tonight
 from sdgbias.registry import entries
+from sdgbias.store import night_files
 from tests.builders.night_stubs import NIGHT, NOW, PUBLISH, by_model, entry, settings
 
 FULL = records.StepResult("failed", "the folder is full")
@@ -53,7 +53,7 @@ def test_given_two_nights_by_hand_in_a_minute_then_each_has_a_name(tmp_path: Pat
     for at in (first, first + timedelta(seconds=20)):
         assert run(s, by_model(fine=PUBLISH), at).status == "done"
     names = ["2026-10-25T0230", "2026-10-25T0230-2"]
-    assert sorted(records.nights(s.results)["night"]) == names
+    assert [records.status(s.results, name) for name in names] == ["done", "done"]
     assert sorted(f.name for f in (s.results.parent / "nights").iterdir() if f.is_dir()) == names
     again = first + timedelta(hours=1)  # the clock was set back: 02:30 stands twice
     assert name_of(s, again) == "2026-10-25T0230-3"
@@ -204,7 +204,8 @@ def test_given_closing_steps_then_each_knows_how_those_before_it_ended(tmp_path:
     s, lines = settings(tmp_path), list[str]()
 
     def step(name: str, options: NightOptions, night: Night) -> records.StepResult:
-        recorded[name] = json.loads(records.nights(options.results)["steps"].iloc[0])
+        row = night_files.read(options.results, "nights", {"night": night.night})
+        recorded[name] = row["steps"]
         return FULL if name == "report" else steps.DONE
 
     night = nights.run(s, lambda: NOW, lines.append, step=step)

@@ -6,12 +6,11 @@ measured        the metrics of a run per question, and the questions of two runs
 baseline        which runs are judged, and the last good run of each
 evidence        the evidence for a rule from two runs
 judge           the verdict on every rule
-flips           questions whose answer changed from right to wrong or back
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -19,16 +18,23 @@ from typing import Any
 
 import pandas as pd
 
-from sdgbias import store
+from sdgbias import store, suites
 from sdgbias.analysis.nights import BREACH, PASS, UNCHANGED, overall
+from sdgbias.analysis.run import missing
+from sdgbias.files import packaged_sql
 from sdgbias.nightly.regression import baseline as runs
-from sdgbias.nightly.regression import flips, judge, measured
+from sdgbias.nightly.regression import judge, measured
 from sdgbias.nightly.regression.baseline import Target
 from sdgbias.nightly.regression.evidence import RuleEvidence, of_rule
 from sdgbias.nightly.regression.policy import Policy
 from sdgbias.progress import Progress, each, silent
+from sdgbias.types import NEEDS_SCORES
 
-_NO_FLIPS = pd.DataFrame(columns=flips.COLUMNS)
+#: Methods whose flips are stored: the answer with all evidence, and CADE's; of a model that gives
+#: no scores.
+FLIPPING, FLIPPING_TEXTS = ["full", "cade"], ["full", "full_generated"]
+_FLIP = ["task", "test", "method", "item_id", "gold", "was", "now", "better"]
+_NO_FLIPS = pd.DataFrame(columns=_FLIP)
 
 
 @dataclass(frozen=True)
@@ -93,7 +99,7 @@ def judge_runs(
             rows, examples = verdicts[of_run], _NO_FLIPS
             if base:
                 wrong = {str(r["method"]) for r in rows if r["verdict"] == BREACH}
-                examples = flips.examples(results, base, t.run_id, t.suite, policy.examples, wrong)
+                examples = flips(results, base, t.run_id, t.suite, policy.examples, wrong)
             judgements.append(Judgement(t, base, rows, overall(rows), examples))
     judgements.sort(key=lambda j: (j.target.night, j.target.model, j.target.suite))
     _save(results, judgements)
@@ -112,6 +118,19 @@ def _evidence(
     old = measured.load(results, base) if base else None
     rules = [rule for rule in policy.rules if rule.suite == t.suite]
     return base, [e for rule in rules for e in of_rule(rule, new, old, why)]
+
+
+def flips(
+    results: Path, old: str, new: str, suite: str, limit: int, breached: Collection[str] = ()
+) -> pd.DataFrame:
+    """Questions whose answer changed from right to wrong, or back: at most ``limit`` rows of table
+    ``flips`` without night, model, suite and runs. Order: right to wrong first; every question once
+    before any question twice; methods in ``breached`` before others; highest confidence first (of
+    the Full view, sum of both runs). Deterministic."""
+    methods = FLIPPING_TEXTS if NEEDS_SCORES in missing(results, new).values() else FLIPPING
+    sql = packaged_sql("nights.sql")["flips"].format(reported=suites.named(suite).reported("p"))
+    given = {"new": new, "old": old, "methods": methods, "breached": sorted(breached)}
+    return store.query(results, sql, given | {"limit": limit}, runs=[new, old])[_FLIP]
 
 
 def _unchanged(t: Target) -> Judgement:
