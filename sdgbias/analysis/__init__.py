@@ -3,7 +3,7 @@ results file only; never runs a model.
 
 * run, outcomes: a run as arrays, and its answers
 * rows, calls: the rows of studies, and how calls of `stats.measure` become them
-* analyse, studies, tuning: every study of a run
+* analyse, studies: every study of a run
 * paper: the papers' tables and figures
 * selfcheck: planted effects must be measured
 * nights, night_text: the outcome of a night, and its sentences

@@ -13,18 +13,10 @@ import pandas as pd
 from sdgbias import store, suites
 from sdgbias.analysis.rows import AnalysisSettings, row, table
 from sdgbias.analysis.run import load, missing
-from sdgbias.analysis.studies import ablation, calibration, search
 from sdgbias.analysis.studies.table import STUDIES
 from sdgbias.progress import Progress, each, silent
 from sdgbias.suites.rows import HEADLINE
 from sdgbias.types import NEEDS_SCORES
-
-#: Functions from a run and settings to rows, in execution order: the studies of answers
-#: (studies/table.py), then those that need scores.
-ROWS = {
-    **{name: study.rows for name, study in STUDIES.items()},
-    **{"calibration": calibration.rows, "search": search.rows, "ablation": ablation.rows},
-}
 
 _BOTH = ("methods", "paired", "harm", "groups", "search", "ablation", "streams", "sweep")
 _MCQ = ("perturbation", "wordings", "directions", "divergence", "calibration", "selective")
@@ -67,8 +59,8 @@ def _study(
     parts: list[pd.DataFrame] = []
     if NEEDS_SCORES not in reasons.values():  # every study rests on scores
         run = load(results, run_id)
-        studies = each(progress, f"analysing {run.model}", ROWS.values())
-        parts = [rows(run, settings) for rows in studies]
+        studies = each(progress, f"analysing {run.model}", STUDIES.values())
+        parts = [study.rows(run, settings) for study in studies]
     records = [record for part in parts for record in part.to_dict("records")]
     return table([*records, *_lacking(records, reasons)])
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 from sdgbias import store
 from sdgbias.benchmark.own_spec import UNKNOWN
 from sdgbias.errors import StoreError, UsageError
-from sdgbias.methods.cade import Divergence, Form, Stream, Streams, streams
+from sdgbias.methods.cade import Form, Streams, streams
 from sdgbias.types import (
     DIGITS,
     LETTERS,
@@ -104,12 +104,12 @@ class TaskCell:
         z, bound = self.logits[view], self.upper[view]
         return np.where(np.isfinite(z) | np.isnan(bound), z, bound)
 
-    def streams(self, *, stream: Stream = "full+img", divergence: Divergence = "kl") -> Streams:
-        """CADE's streams of all N rows, exact numerics."""
+    def streams(self, form: Form = Form()) -> Streams:
+        """CADE's streams of all N rows."""
         full, ctx, img, q = (
             self.known(v) for v in (View.FULL, View.CTX_Q, View.IMG_Q, View.Q_ONLY)
         )
-        return streams(full, ctx, img, q, self.present, Form(stream=stream, divergence=divergence))
+        return streams(full, ctx, img, q, self.present, form)
 
 
 @dataclass(frozen=True)

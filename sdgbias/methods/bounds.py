@@ -189,8 +189,8 @@ def _told(views: list[Bounds], possible: Bools, choice: Ints) -> BoundedChoice:
 
 def payoff_bounds(v: BoundedChoice, payoff: Floats) -> tuple[Floats, Floats]:
     """Least and largest payoff (N,) over the candidates that are possible; payoff (N, K) as in
-    search.py (1 or 0 for a multiple-choice question). NaN for undecidable rows. Their means bound
-    the accuracy that the full scores would give."""
+    `search.pack` (1 or 0 for a multiple-choice question). NaN for undecidable rows. Their means
+    bound the accuracy that the full scores would give."""
     some = v.possible.any(axis=1)
     low = np.where(v.possible, payoff, np.inf).min(axis=1)
     high = np.where(v.possible, payoff, -np.inf).max(axis=1)

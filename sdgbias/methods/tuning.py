@@ -49,7 +49,7 @@ def objective(
     method: Method, e: Evidence, payoff: Floats
 ) -> tuple[Bools, Callable[[Ints, Floats], Floats]]:
     """Of a tuned method: the (N,) rows that it can be tuned on, and what gives for indices of some
-    of them and settings (C, P) the mean payoff (C,). payoff (N, K) as in search.py."""
+    of them and settings (C, P) the mean payoff (C,). payoff (N, K) as in `search.pack`."""
     assert method.terms is not None
     valid, log_full, slope = method.terms(e)
 

@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 
 from sdgbias.analysis.rows import AnalysisSettings
-from sdgbias.analysis.studies import ablation
+from sdgbias.analysis.run import RunData
+from sdgbias.analysis.studies.table import STUDIES
 from sdgbias.methods.search import RANGES, random_search, take
 from sdgbias.types import Task
 from tests.builders.analysis_run import run_of
@@ -20,9 +21,13 @@ CELL = letters(300)
 RUN = run_of(CELL, letters(300, "T4"), numbers(200), numbers(200, "T5"))
 
 
+def rows_of(run: RunData) -> pd.DataFrame:
+    return pd.concat(STUDIES[name].rows(run, QUICK) for name in ("ablation", "streams", "sweep"))
+
+
 @pytest.fixture(scope="module")
 def table() -> pd.DataFrame:
-    return ablation.rows(RUN, QUICK)
+    return rows_of(RUN)
 
 
 def test_retuned_steps_search_only_what_was_added(table: pd.DataFrame) -> None:
@@ -50,7 +55,7 @@ def test_retuned_steps_search_only_what_was_added(table: pd.DataFrame) -> None:
 
 def test_test_rows_never_tune(table: pd.DataFrame) -> None:
     turned = replace(CELL, payoff=np.where(CELL.test_rows[:, None], 1 - CELL.payoff, CELL.payoff))
-    other = ablation.rows(run_of(turned), QUICK)
+    other = rows_of(run_of(turned))
     mine = table[(table["task"] == "mcq") & (table["test"] == "T1")]
     for study in ("ablation", "streams", "sweep"):
         a, b = (

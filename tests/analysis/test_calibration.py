@@ -7,6 +7,7 @@ import pytest
 
 from sdgbias.analysis.rows import AnalysisSettings
 from sdgbias.analysis.studies import calibration
+from sdgbias.analysis.studies.table import STUDIES
 from sdgbias.types import CadeParams
 from tests.builders.analysis_run import OPEN, mcq_cell, one, run_of
 
@@ -24,9 +25,8 @@ def test_area_of_a_model_that_knows_is_smaller() -> None:
     knows = "".join("A" if i >= n // 2 else "B" for i in range(n))
     areas = {}
     for name, gold in (("knows", knows), ("doesn't", knows[::-1])):
-        rows = calibration.rows(
-            run_of(mcq_cell({"full": [_sure(c) for c in confidence]}, gold)), SETTINGS
-        )
+        cell = mcq_cell({"full": [_sure(c) for c in confidence]}, gold)
+        rows = STUDIES["selective"].rows(run_of(cell), SETTINGS)
         areas[name] = one(rows, study="selective", test="T1", method="full", metric="aurc")
     # steps of ten: errors begin after half, (k - 10) / k at step k; the other way round 1 until
     # half, then 10 / k
@@ -58,9 +58,8 @@ def test_a_calibrated_model_has_a_small_error() -> None:
     rng = np.random.default_rng(0)
     confidence = rng.uniform(0.4, 1.0, 3_000)
     gold = "".join(np.where(rng.random(3_000) < confidence, "A", "B"))
-    rows = calibration.rows(
-        run_of(mcq_cell({"full": [_sure(c) for c in confidence]}, gold, params=OPEN)), SETTINGS
-    )
+    cell = mcq_cell({"full": [_sure(c) for c in confidence]}, gold, params=OPEN)
+    rows = STUDIES["calibration"].rows(run_of(cell), SETTINGS)
     for name in ("ece_width", "ece_mass"):
         e = one(rows, study="calibration", test="T1", method="full", metric=name)
         assert e["value"] < 0.03 and e["low"] <= e["value"]

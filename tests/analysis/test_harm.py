@@ -4,13 +4,11 @@ up."""
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from sdgbias.analysis import outcomes
 from sdgbias.analysis.rows import AnalysisSettings
 from sdgbias.analysis.run import TaskCell
 from sdgbias.analysis.studies import harm
@@ -60,30 +58,34 @@ def test_an_implausible_choice_is_found() -> None:
     assert one(rows, test="T1", method="cade", metric="implausible")["value"] == 1.0
 
 
-def diagnosed(cell: TaskCell) -> pd.DataFrame:
-    known = outcomes.decision(cell)
-    assert known is not None
-    return pd.DataFrame(harm._why(cell, *known))
+def flips(cell: TaskCell) -> tuple[list[str], list[str]]:
+    """Of each flip the term that came first, and the largest."""
+    o, *_ = harm.diagnosed(run_of(cell), AnalysisSettings())
+    at = o.more["first"] >= 0
+    first, largest = (np.array(harm.TERMS)[o.more[name][at]] for name in ("first", "largest"))
+    return first.tolist(), largest.tolist()
 
 
-def test_diagnosis_adds_up_by_hand() -> None:
-    """Full (4/6, 1/6, 1/6) says A; the picture alone doesn't turn it, the context does: C = (8, 1,
-    1)/10."""
-    views = {
-        "full": [_log(4, 1, 1)],
-        "img_q": [_log(2, 3, 1)],
-        "ctx_q": [_log(8, 1, 1)],
-        "q_only": [_log(1, 1, 1)],
-    }
-    found = diagnosed(mcq_cell(views, "B", params=CadeParams(1.0, 0.0, 1.0, 1.1)))
-    (r,) = found.to_dict("records")
-    assert (r["full"], r["cade"], r["kept"]) == (0, 1, False)
-    assert harm.TERMS[r["first"]] == harm.TERMS[r["largest"]] == "context"
-    mixed = np.log((1 / 6 + 3 / 6) / (4 / 6 + 2 / 6))  # lead of B over A in the image stream
-    assert (r["start"], r["image"], r["context"], r["prior"]) == pytest.approx(
-        (np.log(1 / 4), mixed - np.log(1 / 4), np.log(8), 0.0)
-    )
-    assert r["margin"] == pytest.approx(mixed + np.log(8))
+@pytest.mark.parametrize(
+    ("img", "ctx", "q", "first", "largest"),
+    [
+        # the image stream has A 6/12, B 4/12: the picture does not turn it, C = (8, 1, 1)/10 does
+        ((2, 3, 1), (8, 1, 1), (1, 1, 1), "context", "context"),
+        # (4 + 1) to (1 + 5): the picture turns it, and the context takes four times as much
+        ((1, 5, 0.1), (8, 1, 1), (1, 1, 1), "image", "context"),
+        ((2, 3, 1), (1, 1, 1), (8, 1, 1), "prior", "prior"),
+    ],
+)
+def test_the_term_behind_a_flip_by_hand(
+    img: tuple[float, ...], ctx: tuple[float, ...], q: tuple[float, ...], first: str, largest: str
+) -> None:
+    """Full (4/6, 1/6, 1/6) says A, CADE says B."""
+    views = {"full": [_log(4, 1, 1)], "img_q": [_log(*img)]}
+    views |= {"ctx_q": [_log(*ctx)], "q_only": [_log(*q)]}
+
+    cell = mcq_cell(views, "B", params=CadeParams(1.0, 0.0, 1.0, 1.1))
+
+    assert flips(cell) == ([first], [largest])
 
 
 @settings(deadline=None, max_examples=60)
@@ -93,26 +95,22 @@ def test_diagnosis_adds_up_by_hand() -> None:
     st.floats(0, 3),
     st.floats(0, 2),
 )
-def test_terms_add_up_to_the_lead_in_the_score(
+def test_every_answer_other_than_fulls_has_its_first_term(
     z: np.ndarray, alpha: float, lambda_kl: float, beta: float
 ) -> None:
+    """With the terms before the first one the answer is still Full's, with it another."""
     params = CadeParams(alpha, lambda_kl, beta, 0.8)
-    cell = mcq_cell(
-        dict(zip(("full", "ctx_q", "img_q", "q_only"), z.tolist(), strict=True)),
-        "AAAAAA",
-        params=params,
-    )
-    d, found = cade.decide(cell.streams(), params), diagnosed(cell)
-    flipped = found["flipped"].to_numpy()
-    assert (flipped == (d.choice != cell.streams().base)).all(), (
-        "what the gate keeps is Full's answer"
-    )
-    at = np.flatnonzero(flipped)
-    lead = d.score[at, d.choice[at]] - d.score[at, found["full"].to_numpy()[at]]
-    assert found["margin"].to_numpy()[at] == pytest.approx(lead, abs=1e-9)
-    total = found[["start", "image", "context", "prior"]].sum(axis=1).to_numpy()[at]
-    assert total == pytest.approx(lead, abs=1e-9) and (found["start"].to_numpy()[at] <= 0).all()
-    assert (found["first"][flipped] >= 0).all() and (found["first"][~flipped] == -1).all()
+    names = ("full", "ctx_q", "img_q", "q_only")
+    cell = mcq_cell(dict(zip(names, z.tolist(), strict=True)), "AAAAAA", params=params)
+    s = cell.streams()
+
+    first, _ = flips(cell)
+
+    flipped = np.flatnonzero(cade.decide(s, params).choice != s.base)
+    assert len(first) == len(flipped), "what the gate keeps is Full's answer"
+    by_term = np.cumsum(cade.score_terms(s, params), axis=0).argmax(axis=2)  # (3, N)
+    for i, term in zip(flipped, map(harm.TERMS.index, first), strict=True):
+        assert by_term[term, i] != s.base[i] and (by_term[:term, i] == s.base[i]).all()
 
 
 def test_the_cut_is_a_tenth_of_the_likeliest_and_not_a_tenth() -> None:

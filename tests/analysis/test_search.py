@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 
 from sdgbias.analysis.rows import AnalysisSettings
-from sdgbias.analysis.studies import search
-from sdgbias.analysis.tuning import PARAMETERS
+from sdgbias.analysis.studies.parameters import PARAMETERS
+from sdgbias.analysis.studies.table import STUDIES
 from sdgbias.methods.search import RANGES, random_search, take
 from sdgbias.types import CadeParams, Task
 from tests.builders.analysis_run import run_of
@@ -20,7 +20,7 @@ METHODS = ("random", "exact", "exact_centred")
 
 @pytest.fixture(scope="module")
 def table() -> pd.DataFrame:
-    return search.rows(run_of(LETTERS, NUMBERS), QUICK)
+    return STUDIES["search"].rows(run_of(LETTERS, NUMBERS), QUICK)
 
 
 def params_of(rows: pd.DataFrame, method: str) -> CadeParams:

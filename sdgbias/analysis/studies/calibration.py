@@ -10,55 +10,52 @@ mean over the steps. Ties in confidence stay in item order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from itertools import pairwise
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from sdgbias.analysis import outcomes as answers
-from sdgbias.analysis.outcomes import CADE
-from sdgbias.analysis.rows import AnalysisSettings, row, table
+from sdgbias.analysis.calls import Measurement, Sample, StudyRow, Values
+from sdgbias.analysis.outcomes import CADE, TaskOutcome
+from sdgbias.analysis.rows import AnalysisSettings
 from sdgbias.analysis.run import RunData, TaskCell
 from sdgbias.methods import metrics, stats
 from sdgbias.methods.cade import Floats, Ints, argmax_view, log_softmax
 from sdgbias.methods.stats.intervals import wilson
 from sdgbias.types import Task, View
 
-STUDY = "calibration"
 BINS, STEPS = 15, 20
+BINNINGS = {"width": metrics.equal_width, "mass": metrics.equal_mass}
 
 
-@dataclass(frozen=True)
-class Judged:
-    """n answered test rows of one method: log_p (n, K), gold (n,), confidence (n,), hit (n,), place
-    (n,) codes."""
-
-    log_p: Floats
-    gold: Ints
-    confidence: Floats
-    hit: Floats
-    place: Ints
-
-
-def rows(run: RunData, settings: AnalysisSettings) -> pd.DataFrame:
-    """ECE, Brier, NLL, reliability curve, risk-coverage curve and AURC of Full and CADE, per test
-    and pooled."""
-    records: list[dict[str, object]] = []
-    cells = answers.reportable(run, Task.MCQ)
-    places = [o.place for o in answers.pools(run, Task.MCQ)]
-    parts = {
-        cell.test.value: _methods(cell, place) for cell, place in zip(cells, places, strict=False)
-    }
-    if len(parts) > 1:
-        both = [m for m in (View.FULL.value, CADE) if all(m in part for part in parts.values())]
-        parts["all"] = {m: _pool([part[m] for part in parts.values()]) for m in both}
-    elif parts:
-        parts["all"] = next(iter(parts.values()))
-    for test, judged in parts.items():
-        records += _test(judged, test, settings)
-    return table(records)
+def judged(run: RunData, settings: AnalysisSettings) -> Iterator[TaskOutcome]:
+    """The answers of Full and CADE by test and pooled, with the (n,) confidence, squared distance
+    and negative log-likelihood of each, NaN without an answer."""
+    outcomes = []
+    for o in answers.pools(run, Task.MCQ)[:-1]:
+        [cell] = o.cells
+        o = replace(o, choice={}, hit={})
+        for method in (View.FULL.value, CADE):
+            log_p, choice = distributions(cell, method) or (None, np.full(0, -1))
+            if log_p is None or not (cell.test_rows & (choice >= 0)).any():
+                continue
+            has_answer, of_choice = choice >= 0, np.maximum(choice, 0)
+            each = {
+                "confidence": np.exp(log_p[np.arange(len(choice)), of_choice]),
+                "brier": metrics.brier(np.exp(log_p), cell.gold),
+                "nll": metrics.negative_log_likelihood(log_p, cell.gold),
+            }
+            more = {
+                f"{name} of {method}": np.where(has_answer, values, np.nan)[cell.test_rows]
+                for name, values in each.items()
+            }
+            o = answers.answered(replace(o, more={**o.more, **more}), cell, method, choice)
+        outcomes.append(o)
+    yield from outcomes
+    if outcomes:
+        yield answers.pooled(outcomes)
 
 
 def distributions(cell: TaskCell, method: str) -> tuple[Floats, Ints] | None:
@@ -77,127 +74,107 @@ def distributions(cell: TaskCell, method: str) -> tuple[Floats, Ints] | None:
     return np.where(kept, full, log_softmax(d.score, s.valid)), np.where(usable, d.choice, -1)
 
 
-def _methods(cell: TaskCell, place: Ints) -> dict[str, Judged]:
-    """The answers of each method on the test rows; methods without an answer are left out."""
-    judged = {}
-    for method in (View.FULL.value, CADE):
-        distribution = distributions(cell, method)
-        if distribution is None or not (cell.test_rows & (distribution[1] >= 0)).any():
-            continue
-        log_p, choice = distribution
-        mask = cell.test_rows & (choice >= 0)
-        of_choice = log_p[np.arange(len(choice)), np.maximum(choice, 0)]
-        hit = metrics.correct(cell.gold, choice).astype(float)
-        places = place[choice[cell.test_rows] >= 0]
-        judged[method] = Judged(
-            log_p[mask], cell.gold[mask], np.exp(of_choice[mask]), hit[mask], places
-        )
-    return judged
+def confidence(o: TaskOutcome, method: str) -> Values:
+    return {"confidence": o.more[f"confidence of {method}"]}
 
 
-def _pool(parts: Sequence[Judged]) -> Judged:
-    names = (field.name for field in fields(Judged))
-    return Judged(*(np.concatenate([getattr(j, name) for j in parts]) for name in names))
+def losses(o: TaskOutcome, method: str) -> Values:
+    return {name: o.more[f"{name} of {method}"] for name in ("brier", "nll")}
 
 
-def _test(
-    judged: dict[str, Judged], test: str, settings: AnalysisSettings
-) -> list[dict[str, object]]:
-    """All rows of one test. Methods, binnings and the risk curve share one resampling, so their
-    sums are stacked as columns."""
-    if not judged:
-        return []
-    places = 1 + max(int(j.place.max()) for j in judged.values())
-    columns: dict[tuple[str, str], Floats] = {}
-    binned = {}
-    for m, j in judged.items():
-        binned[m] = {
-            "width": metrics.equal_width(j.confidence, BINS),
-            "mass": metrics.equal_mass(j.confidence, BINS),
-        }
-        step = np.empty(len(j.hit), dtype=np.int64)
-        step[np.argsort(-j.confidence, kind="stable")] = np.arange(len(j.hit)) * STEPS // len(j.hit)
-        for name, bin_of in binned[m].items():
-            columns[m, name] = _place_sums(j.place, bin_of, j.confidence - j.hit, places, BINS)
-        columns[m, "wrong"] = _place_sums(j.place, step, 1.0 - j.hit, places, STEPS)
-        columns[m, "rows"] = _place_sums(j.place, step, np.ones(len(j.hit)), places, STEPS)
-    sums = np.concatenate(list(columns.values()), axis=1)
-    sums = sums[sums.any(axis=1)]  # places of this test
-    ends = np.cumsum([c.shape[1] for c in columns.values()]).tolist()
-    at = {key: slice(*ends) for key, ends in zip(columns, pairwise([0, *ends]), strict=True)}
-    enough = len(sums) >= stats.FEWEST
-    draws = stats.replicates(sums, settings.bootstrap, settings.seed) if enough else None
-    records = []
-    for m, j in judged.items():
-        common: dict[str, object] = {"test": test, "method": m}
-        loss = metrics.negative_log_likelihood(j.log_p, j.gold)
-        for metric, value in (
-            ("brier", stats.amount(metrics.brier(np.exp(j.log_p), j.gold), j.place)),
-            ("nll", stats.amount(loss, j.place)),
-            ("confidence", stats.fraction(j.confidence, j.place)),
-            ("accuracy", stats.share(j.hit, j.place)),
-        ):
-            records.append(row(STUDY, metric, value, **common))
-        for name, bin_of in binned[m].items():
-            ece = _ece(sums, draws, at[m, name], at[m, "rows"], len(j.hit))
+# ----------------------------------------------------------------------
+# statistics of confidences
+
+
+class _Answers(NamedTuple):
+    """n answered rows of a method: confidence, hit (n,); place (n,) codes below ``places``, which
+    all methods share."""
+
+    confidence: Floats
+    hit: Floats
+    place: Ints
+    places: int
+
+    def sums(self, group: Ints, values: Floats, groups: int) -> Floats:
+        """(places, groups) sums of (n,) values."""
+        size = self.places * groups
+        sums = np.bincount(self.place * groups + group, weights=values, minlength=size)
+        return sums.astype(float).reshape(self.places, groups)
+
+
+def _by_method(m: Measurement) -> Iterator[tuple[Sample, _Answers]]:
+    has_answer = [~np.isnan(s.values["confidence"]) for s in m.samples]
+    either = np.logical_or.reduce(has_answer)
+    place, places = stats.codes(m.clusters[0][either])
+    for s, rows in zip(m.samples, has_answer, strict=True):
+        hit = m.o.hit[str(s.columns["method"])][rows]
+        yield s, _Answers(s.values["confidence"][rows], hit, place[rows[either]], places)
+
+
+def reliability(m: Measurement) -> Iterator[StudyRow]:
+    """The calibration error of each binning, and the accuracy of each bin at its confidence."""
+    for s, a in _by_method(m):
+        for name, binning in BINNINGS.items():
+            bin_of = binning(a.confidence, BINS)
             note = f"{BINS} bins of equal {name}"
-            records.append(row(STUDY, f"ece_{name}", ece, **common, note=note))
-            records += _reliability(j, bin_of, name, common)
-        records += _selective(
-            sums, draws, slice(at[m, "wrong"].start, at[m, "rows"].stop), len(j.hit), common
-        )
-    return records
+            yield m.row(s, f"ece_{name}", _calibration_error(m, a, bin_of), note=note)
+            hits = stats.ValueColumn("accuracy", a.hit)
+            (accuracy,) = stats.measure([hits], bin_of, BINS, [a.place])
+            total = np.bincount(bin_of, weights=a.confidence, minlength=BINS)
+            for b in np.flatnonzero(accuracy.n):
+                e, x = accuracy.estimate(int(b)), float(total[b] / accuracy.n[b])
+                group = f"{b + 1:02d}"
+                yield m.row(s, f"reliability_{name}", e, attribute="bin", group=group, x=x)
 
 
-def _reliability(
-    j: Judged, bin_of: Ints, name: str, common: dict[str, object]
-) -> list[dict[str, object]]:
-    (accuracy,) = stats.measure([stats.ValueColumn("accuracy", j.hit)], bin_of, BINS, [j.place])
-    mean = np.bincount(bin_of, weights=j.confidence, minlength=BINS) / np.maximum(accuracy.n, 1)
-    records = []
-    for b in np.flatnonzero(accuracy.n):
-        at = {"attribute": "bin", "group": f"{b + 1:02d}", "x": float(mean[b])}
-        records.append(row(STUDY, f"reliability_{name}", accuracy.estimate(int(b)), **common, **at))
-    return records
-
-
-def _ece(sums: Floats, draws: Floats | None, bins: slice, rows: slice, n: int) -> stats.Estimate:
-    gaps, count = sums[:, bins], sums[:, rows].sum(axis=1)
+def _calibration_error(m: Measurement, a: _Answers, bin_of: Ints) -> stats.Estimate:
+    gaps, n = a.sums(bin_of, a.confidence - a.hit, BINS), len(a.hit)
+    rows = np.bincount(a.place, minlength=a.places).astype(float)
     value = metrics.calibration_error(gaps.sum(axis=0), np.array(n))
-    if draws is None:
-        return stats.Estimate(float(value), n, clusters=len(sums))
-    each = metrics.calibration_error(draws[:, bins], draws[:, rows].sum(axis=1))
-    left = metrics.calibration_error(gaps.sum(axis=0) - gaps, n - count)
+    if a.places < stats.FEWEST:
+        return stats.Estimate(float(value), n, clusters=a.places)
+    sums = np.column_stack([gaps, rows])
+    draws = stats.replicates(sums, m.settings.bootstrap, m.settings.seed)
+    each = metrics.calibration_error(draws[:, :-1], draws[:, -1])
+    left = metrics.calibration_error(gaps.sum(axis=0) - gaps, n - rows)
     low, high = stats.interval(
-        value[None], each[:, None], left[:, None], sizes=count, within=(0.0, 1.0)
+        value[None], each[:, None], left[:, None], sizes=rows, within=(0.0, 1.0)
     )
-    return stats.Estimate(float(value), n, float(low[0]), float(high[0]), len(sums))
+    return stats.Estimate(float(value), n, float(low[0]), float(high[0]), a.places)
 
 
-def _selective(
-    sums: Floats, draws: Floats | None, columns: slice, n: int, common: dict[str, object]
-) -> list[dict[str, object]]:
-    def curve(both: Floats) -> Floats:
-        risk = metrics.risk_curve(both[..., :STEPS], both[..., STEPS:])
-        return np.concatenate([risk, np.nanmean(risk, axis=-1, keepdims=True)], axis=-1)
+def selective(m: Measurement) -> Iterator[StudyRow]:
+    """The risk at each coverage, and the area below it."""
+    for s, a in _by_method(m):
+        n = len(a.hit)
+        step = np.empty(n, dtype=np.int64)
+        step[np.argsort(-a.confidence, kind="stable")] = np.arange(n) * STEPS // n
+        rows = a.sums(step, np.ones(n), STEPS)
+        sums = np.concatenate([a.sums(step, 1.0 - a.hit, STEPS), rows], axis=1)
+        value = _risks(sums.sum(axis=0))
+        low = high = np.full(STEPS + 1, np.nan)
+        if a.places >= stats.FEWEST:
+            draws = _risks(stats.replicates(sums, m.settings.bootstrap, m.settings.seed))
+            low, high = stats.interval(value, draws, sizes=rows.sum(axis=1), within=(0.0, 1.0))
+            low[:STEPS], high[:STEPS] = _unvaried(rows, value, low, high)
+        covered = np.cumsum(rows.sum(axis=0)).astype(int)
+        note = f"mean risk over {STEPS} steps of coverage"
+        for k in [*np.flatnonzero(covered), STEPS]:
+            ends = float(low[k]), float(high[k]), a.places
+            if k == STEPS:
+                yield m.row(s, "aurc", stats.Estimate(float(value[k]), n, *ends), note=note)
+            else:
+                e, x = (
+                    stats.Estimate(float(value[k]), int(covered[k]), *ends),
+                    round((k + 1) / STEPS, 2),
+                )
+                yield m.row(s, "risk", e, parameter="coverage", x=x)
 
-    total, rows = sums[:, columns].sum(axis=0), sums[:, columns][:, STEPS:].sum(axis=1)
-    value = curve(total)
-    low = high = np.full(STEPS + 1, np.nan)
-    if draws is not None:
-        low, high = stats.interval(value, curve(draws[:, columns]), sizes=rows, within=(0.0, 1.0))
-        low[:STEPS], high[:STEPS] = _unvaried(sums[:, columns][:, STEPS:], value, low, high)
-    covered = np.cumsum(total[STEPS:]).astype(int)
 
-    def estimate(k: int, n: int) -> stats.Estimate:
-        return stats.Estimate(float(value[k]), n, float(low[k]), float(high[k]), len(sums))
-
-    records = []
-    for k in np.flatnonzero(covered):
-        at = {"parameter": "coverage", "x": round((k + 1) / STEPS, 2)}
-        records.append(row("selective", "risk", estimate(k, int(covered[k])), **common, **at))
-    note = f"mean risk over {STEPS} steps of coverage"
-    return [*records, row("selective", "aurc", estimate(STEPS, n), **common, note=note)]
+def _risks(sums: Floats) -> Floats:
+    """(..., 2 STEPS) errors and rows of the steps -> (..., STEPS + 1) risks, and their mean."""
+    risk = metrics.risk_curve(sums[..., :STEPS], sums[..., STEPS:])
+    return np.concatenate([risk, np.nanmean(risk, axis=-1, keepdims=True)], axis=-1)
 
 
 def _unvaried(rows: Floats, risk: Floats, low: Floats, high: Floats) -> tuple[Floats, Floats]:
@@ -214,9 +191,3 @@ def _unvaried(rows: Floats, risk: Floats, low: Floats, high: Floats) -> tuple[Fl
     )
     none = alike & (places < stats.FEWEST)
     return np.where(none, np.nan, low), np.where(none, np.nan, high)
-
-
-def _place_sums(place: Ints, group: Ints, values: Floats, places: int, groups: int) -> Floats:
-    """(places, groups) sums of (n,) values."""
-    sums = np.bincount(place * groups + group, weights=values, minlength=places * groups)
-    return sums.astype(float).reshape(places, groups)

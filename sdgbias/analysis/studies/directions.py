@@ -66,14 +66,12 @@ def invalid(cell: TaskCell, view: View) -> Floats:
     """(N,) 1 if the view's most likely first token is none of the question's letters, else 0; NaN
     if unknown."""
     code, tokens = pd.factorize(pd.Series(cell.top_token[view], dtype=object))
-    place = np.array(
-        [OPTION_LETTERS.find(str(t).strip()) if len(str(t).strip()) == 1 else -1 for t in tokens]
-        or [-1]
-    )
-    silent = np.array([str(t) == "" for t in tokens] or [True])
-    where = place[np.maximum(code, 0)]
-    wrong = (where < 0) | (where >= cell.items["n_options"].to_numpy())
-    return np.where((code < 0) | silent[np.maximum(code, 0)], _NAN, wrong.astype(float))
+    texts = [str(token) for token in tokens]
+    letters = [OPTION_LETTERS.find(t.strip()) if len(t.strip()) == 1 else -1 for t in texts]
+    letter = np.array([*letters, -1])[code]  # the last: of no token
+    unknown = np.array([*(text == "" for text in texts), True])[code]
+    off = (letter < 0) | (letter >= cell.items["n_options"].to_numpy())
+    return np.where(unknown, _NAN, off.astype(float))
 
 
 def of_three(o: TaskOutcome, method: str) -> Values:

@@ -14,16 +14,8 @@ from sdgbias.analysis import outcomes as answers
 from sdgbias.analysis.calls import Values
 from sdgbias.analysis.outcomes import CADE, TaskOutcome
 from sdgbias.analysis.rows import AnalysisSettings
-from sdgbias.analysis.run import RunData, TaskCell
-from sdgbias.methods.cade import (
-    Bools,
-    Decision,
-    Floats,
-    Ints,
-    Streams,
-    log_softmax,
-    score_terms,
-)
+from sdgbias.analysis.run import RunData
+from sdgbias.methods.cade import Bools, Floats, Ints, argmax_view, log_softmax, score_terms
 from sdgbias.types import Task, View
 
 #: A choice is implausible below this share of the Full view's largest probability.
@@ -90,59 +82,24 @@ def implausible(log_full: Floats, choice: Ints, cut: float = CUT) -> Floats:
     return np.where((choice >= 0) & np.isfinite(top), of_choice < np.log(cut) + top, np.nan)
 
 
-def _why(cell: TaskCell, s: Streams, d: Decision, usable: Bools) -> dict[str, np.ndarray]:
-    """Why CADE's answer differs from the Full view's, for all N items, val included.
-
-    full, cade: candidate index, -1 none; kept (gate); flipped. For a flipped row, comparing CADE's
-    choice with Full's: image, context, prior are the contributions of the terms to CADE's lead in
-    nats; together with ``start``, Full's lead (at most 0), they add up to ``margin``. As the terms
-    are additive, these are their Shapley values. ``first``: index in TERMS of the first term in
-    the order of Eq. 9 after which the argmax is no longer Full's choice; ``largest``: that of the
-    largest contribution. -1 and NaN where not flipped.
-    """
-    assert cell.params is not None
-    choice = np.where(usable, d.choice, -1)
-    flipped = (choice >= 0) & (s.base >= 0) & ~d.kept & (choice != s.base)
-    img, ctx, prior = score_terms(s, cell.params)
-    at, new, old = np.arange(len(choice)), np.maximum(choice, 0), np.maximum(s.base, 0)
-
-    def lead(term: Floats) -> Floats:
-        safe = np.where(s.valid, term, 0.0)
-        return np.where(flipped, safe[at, new] - safe[at, old], np.nan)
-
-    start = lead(log_softmax(cell.known(View.FULL), s.valid))
-    parts = np.stack([lead(img) - start, lead(ctx), lead(prior)], axis=1)
-    away = np.stack(
-        [_argmax(total, s.valid) != s.base for total in (img, img + ctx, img + ctx + prior)], axis=1
-    )
-    return {
-        "full": s.base,
-        "cade": choice,
-        "kept": d.kept,
-        "flipped": flipped,
-        "start": start,
-        **{name: parts[:, i] for i, name in enumerate(TERMS)},
-        "margin": start + parts.sum(axis=1),
-        "first": np.where(flipped, np.argmax(away, axis=1), -1),
-        "largest": np.where(flipped, np.argmax(np.nan_to_num(parts, nan=-np.inf), axis=1), -1),
-    }
-
-
-def _argmax(score: Floats, valid: Bools) -> Ints:
-    return np.argmax(np.where(valid, score, -np.inf), axis=1).astype(np.int64)
-
-
 def _with_causes(o: TaskOutcome) -> TaskOutcome:
-    """The answers, and why CADE's differ from the Full view's."""
+    """The answers, whether CADE's are implausible, and the terms that made them differ from Full's:
+    ``first``, the index in TERMS of the first term in the order of Eq. 9 after which the
+    argmax is no longer Full's choice; ``largest``, that of the term which contributes most to the
+    lead of CADE's choice over Full's. As the terms are additive, their contributions are their
+    Shapley values. -1 where the answer isn't flipped."""
     [cell] = o.cells
     decided = answers.decision(cell)
     assert decided is not None and cell.params is not None
     s, d, usable = decided
+    choice = np.where(usable, d.choice, -1)
+    flipped = (choice >= 0) & (s.base >= 0) & ~d.kept & (choice != s.base)
     log_full = log_softmax(cell.known(View.FULL), s.valid)
-    why = _why(cell, *decided)
-    more = {
-        "implausible": implausible(log_full, np.where(usable, d.choice, -1)),
-        "first": why["first"],
-        "largest": why["largest"],
-    }
+    terms = np.stack(score_terms(s, cell.params))  # (3, N, K)
+    away = [argmax_view(total, s.valid) != s.base for total in np.cumsum(terms, axis=0)]
+    terms[0] -= np.where(s.valid, log_full, 0.0)  # what the picture adds to Full's own lead
+    at, new, old = np.arange(len(choice)), np.maximum(choice, 0), np.maximum(s.base, 0)
+    causes = {"first": np.stack(away), "largest": terms[:, at, new] - terms[:, at, old]}
+    more = {name: np.where(flipped, np.argmax(of, axis=0), -1) for name, of in causes.items()}
+    more["implausible"] = implausible(log_full, choice)
     return replace(o, more={name: values[cell.test_rows] for name, values in more.items()})

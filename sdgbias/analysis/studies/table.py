@@ -15,12 +15,16 @@ against what, and in which family of tests. A new number of stored answers is a 
 * groups: accuracy for different places, their disparities, and whether CADE narrows these
 * regression: errors of numbers by target, over all answers (micro), as the mean of targets (macro)
 * fairness: recall of groups of people, and whether debiasing narrows their difference
+* calibration, selective: what the confidence of an answer is worth
+* search: the test rows under the paper's search for CADE's parameters and under better ones
+* ablation (Table 2), streams (Table 3), sweep (Fig. 8): what each part of CADE contributes
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from itertools import pairwise
 
 from sdgbias.analysis.calls import (
     Call,
@@ -40,7 +44,16 @@ from sdgbias.analysis.calls import (
 from sdgbias.analysis.outcomes import CADE, TaskOutcome, pools, unit
 from sdgbias.analysis.rows import AnalysisSettings
 from sdgbias.analysis.run import RunData
-from sdgbias.analysis.studies import baselines, directions, fairness, groups, harm, tolerances
+from sdgbias.analysis.studies import (
+    baselines,
+    calibration,
+    directions,
+    fairness,
+    groups,
+    harm,
+    parameters,
+    tolerances,
+)
 from sdgbias.analysis.studies.harm import TERMS
 from sdgbias.analysis.studies.tolerances import CADE_TOLERANCE
 from sdgbias.types import Task, View
@@ -69,6 +82,14 @@ def hit(o: TaskOutcome, method: str) -> Values:
 
 def accuracy(o: TaskOutcome, method: str) -> Values:
     return hit(o, method) if o.task == Task.MCQ else {}
+
+
+def gain_of_letters(o: TaskOutcome, method: str) -> Values:
+    return parameters.gain(o, method) if o.task == Task.MCQ else {}
+
+
+def gain_of_numbers(o: TaskOutcome, method: str) -> Values:
+    return {} if o.task == Task.MCQ else parameters.gain(o, method)
 
 
 def net(o: TaskOutcome, method: str) -> Values:
@@ -108,6 +129,12 @@ def places(o: TaskOutcome, method: str, versus: str) -> tuple[str, ...]:
     return ("place",)
 
 
+def gains(methods: Sequence[str], other: str, **columns: str) -> tuple[Call, Call]:
+    """What methods earn more than another one."""
+    of = partial(Call, methods=methods, versus=(other,), tested=True, columns=columns)
+    return of(gain_of_letters), of(gain_of_numbers, kind="mean")
+
+
 # ----------------------------------------------------------------------
 # the table
 
@@ -118,6 +145,7 @@ _beside_views = partial(Call, hit, methods=(CADE,), versus=VIEWS)
 _of_numbers = partial(
     Call, methods=(CADE, CADE_TOLERANCE), versus=(FULL,), suffix="_change", family="change"
 )
+_earned = (Call(accuracy), Call(tolerances.error, kind="amount"))
 _of_people = partial(Call, methods=fairness.others, versus=(fairness.FULL,), clusters=unit)
 
 ALL = (
@@ -260,6 +288,48 @@ ALL = (
             _of_people(fairness.recall, fairness.by_pair, statistic=disparity, family="{test}"),
         ),
     ),
+    Study(
+        "calibration",
+        calibration.judged,
+        (
+            Call(calibration.losses, kind="amount", clusters=places),
+            Call(calibration.confidence, kind="fraction", clusters=places),
+            Call(hit, clusters=places),
+            Call(calibration.confidence, statistic=calibration.reliability, clusters=places),
+        ),
+    ),
+    Study(
+        "selective",
+        calibration.judged,
+        (Call(calibration.confidence, statistic=calibration.selective, clusters=places),),
+    ),
+    Study(
+        "search",
+        parameters.searches,
+        (*_earned, *gains(parameters.SEARCHES[1:], parameters.SEARCHES[0])),
+    ),
+    Study(
+        "ablation",
+        parameters.steps,
+        (
+            *_earned,
+            *(
+                call
+                for before, after in pairwise(parameters.STEPS)
+                for call in gains((after,), before)
+            ),
+        ),
+    ),
+    Study(
+        "streams",
+        parameters.streams,
+        (
+            Call(accuracy, methods=parameters.STREAMS),
+            Call(tolerances.error, kind="amount", methods=parameters.STREAMS),
+            *gains(parameters.STREAMS, parameters.BASELINE, versus=FULL),
+        ),
+    ),
+    Study("sweep", parameters.sweep, ()),
 )
 #: Studies by name, in execution order.
 STUDIES = {study.name: study for study in ALL}

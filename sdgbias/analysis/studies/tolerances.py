@@ -24,7 +24,7 @@ from sdgbias.analysis.calls import StudyRow, Values
 from sdgbias.analysis.outcomes import TaskOutcome
 from sdgbias.analysis.rows import AnalysisSettings, row
 from sdgbias.analysis.run import RunData, TaskCell
-from sdgbias.analysis.tuning import PARAMETERS, as_vector
+from sdgbias.analysis.studies.parameters import PARAMETERS, as_vector
 from sdgbias.methods.cade import decide
 from sdgbias.methods.search import SearchResult, random_search, take
 from sdgbias.types import Task
