@@ -69,6 +69,12 @@ ERROR = Page("Error")
 PAGES = tuple(_PAGES.values())
 
 
+def page_at(address: str) -> Page | None:
+    """The page of the report that the web application shows at an address as it is."""
+    shown = (p for p in PAGES if p.template and not p.interactive)
+    return next((page for page in shown if page.address == address), None)
+
+
 @dataclass(frozen=True)
 class Front:
     """Where pages are shown. files: the pages of a static report; None in the web application.

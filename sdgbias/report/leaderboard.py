@@ -10,7 +10,7 @@ Planted models form a separate group unless ``rank_planted`` includes them in th
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from operator import itemgetter
@@ -106,17 +106,13 @@ def choose(
     return chosen, options, replaced
 
 
-def numbers(
-    reader: Reader, chosen: Mapping[str, str], scored: pd.DataFrame | None, also: Sequence[str] = ()
-) -> pd.DataFrame:
-    """run_id, value, n, ci_low, ci_high, missing_reason of one cell, for the runs of ``scored``
-    (see `nights_asked`) and ``also``."""
-    runs = [*also, *([] if scored is None else scored["run_id"])]
+def numbers(reader: Reader, chosen: Mapping[str, str], runs: Iterable[str]) -> pd.DataFrame:
+    """run_id, value, n, ci_low, ci_high, missing_reason of one cell, for these runs."""
     of = " AND ".join(f"{name} = ${name}" for name in CHOICES)
     return reader.frame(
         f"""SELECT run_id, "value", n, ci_low, ci_high, missing_reason FROM {store.NUMBERS}
-            WHERE {of} AND study = 'headline' AND list_contains($runs, run_id)""",
-        {name: chosen[name] for name in CHOICES} | {"runs": runs},
+            WHERE {of} AND study = 'headline' AND list_contains($runs::VARCHAR[], run_id)""",
+        {name: chosen[name] for name in CHOICES} | {"runs": list(runs)},
     ).astype({"n": "Int64"})
 
 
@@ -186,11 +182,9 @@ def nights_asked(reader: Reader, suite: str, benchmark: str, window: int) -> pd.
     return reader.frame(sql, [suite, benchmark, window * 20])[::-1]
 
 
-def history(scored: pd.DataFrame, estimates: pd.DataFrame, model: str = "") -> pd.DataFrame:
-    """The rows of `nights_asked` with the numbers of their runs, oldest first; only those of
-    ``model`` if given."""
-    estimates = estimates[~estimates["missing_reason"].isin(NEEDS)]
-    return (scored[scored["model"] == model] if model else scored).merge(estimates, on="run_id")
+def history(scored: pd.DataFrame, estimates: pd.DataFrame) -> pd.DataFrame:
+    """The rows of `nights_asked` with the numbers of their runs, oldest first."""
+    return scored.merge(estimates[~estimates["missing_reason"].isin(NEEDS)], on="run_id")
 
 
 def nights_of(reader: Reader, window: int) -> dict[str, datetime]:

@@ -12,23 +12,33 @@ from sdgbias.report.reader import Cells
 from sdgbias.types import PILLARS
 from sdgbias.wording import percent, span, written
 
+#: What a verdict counts -> what it holds for.
+_HOLDS = {
+    "indicator": "in several wordings each: holds for other indicators and wordings",
+    "distinct prompt": "in one wording: holds for other questions in this wording",
+    "wording": "of {} indicators: holds for other wordings of these",
+}
+
 
 @dataclass(frozen=True)
 class Lean:
     """What is said of a model on a pillar. verdict: 'leans optimistic'; shares: the numbers behind
-    it, as words; n: what they count, each a ``kind``: an 'indicator' with several wordings, so that
-    the verdict holds for other indicators and wordings, a 'wording' of ``indicators`` that are too
-    few to stand for others, or a 'distinct prompt', so that it holds for other questions in this
-    wording."""
+    it, as words; n: what they count, each a ``kind`` of _HOLDS: a 'wording' where the number of
+    ``indicators`` is too small to stand for others. alike: the direction that every answer has, ''
+    if they differ."""
 
     pillar: str
     verdict: str
     shares: str
     n: int
     kind: str
-    #: The direction that every answer has, '' if they differ.
     alike: str = ""
     indicators: int = 0
+
+    @property
+    def way(self) -> str:
+        """The direction of a lean that can be stated, else ''."""
+        return self.verdict.removeprefix("leans ") if self.verdict.startswith("leans ") else ""
 
     @property
     def prompts(self) -> str:
@@ -36,20 +46,24 @@ class Lean:
 
     @property
     def short(self) -> str:
-        """The verdict in a few words, for a cell: 'optimistic', 'no clear lean'."""
+        """The verdict in a few words: 'optimistic', 'no clear lean'."""
         if self.verdict.startswith("shows"):
             return "no clear lean"
         scope = f" on its {self.indicators} indicators" if self.kind == "wording" else ""
-        return self.verdict.removeprefix("leans ") + scope
+        return (self.way or self.verdict) + scope
+
+    @property
+    def cell(self) -> str:
+        """The same for a table, where answers that are all alike must not read as if they pointed
+        nowhere: 'all optimistic (5 prompts): too few to say'."""
+        if self.way or not self.alike:
+            return self.short
+        reason = "too few to say" if "too few" in self.verdict else "could be chance"
+        return f"all {self.alike} ({self.prompts.replace('distinct ', '')}): {reason}"
 
     @property
     def evidence(self) -> str:
-        holds = {
-            "indicator": "in several wordings each: holds for other indicators and wordings",
-            "distinct prompt": "in one wording: holds for other questions in this wording",
-            "wording": f"of {self.indicators} indicators: holds for other wordings of these",
-        }
-        return f"{self.shares}; {self.prompts} {holds[self.kind]}"
+        return f"{self.shares}; {self.prompts} {_HOLDS[self.kind].format(self.indicators)}"
 
 
 def prompts(leans: Sequence[Lean]) -> str:
@@ -64,28 +78,35 @@ def leaning(cells: Cells, model: str, pillars: Sequence[str] = tuple(PILLARS)) -
     indicators to stand for others, what its own indicators show over their wordings."""
     out = []
     for pillar in pillars:
-        shares, what = cells.wordings(model, pillar), "indicator"
+        shares, kind = cells.wordings(model, pillar), "indicator"
         if not shares:
-            shares, what = _bare(cells, model, pillar), "distinct prompt"
+            shares, kind = cells.shares(model, pillar, "q_only"), "distinct prompt"
         if not shares:
             continue
-        verdict, indicators = lean.verdict(shares, what.removeprefix("distinct ")), 0
-        if what == "indicator" and "too few" in verdict:
+        verdict, indicators = lean.verdict(shares, kind.removeprefix("distinct ")), 0
+        if kind == "indicator" and "too few" in verdict:
             same = cells.wordings(model, pillar, "wordings_share_")
             if (scoped := lean.verdict(same, "wording")).startswith("leans "):
                 indicators = min(e.clusters for e in shares.values())
-                shares, what, verdict = same, "wording", scoped
+                shares, kind, verdict = same, "wording", scoped
         named = [d for d in DIRECTIONS if d in verdict] or [
             max(shares, key=lambda d: shares[d].value)
         ]
         text = ", ".join(f"{percent(shares[d])} {d} {written(shares[d]).aside}" for d in named)
         n = min(e.clusters for e in shares.values())
         alike = next((d for d in shares if shares[d].value == 1), "")
-        out.append(Lean(pillar, verdict, text, n, what, alike, indicators))
+        out.append(Lean(pillar, verdict, text, n, kind, alike, indicators))
     return out
 
 
-def _bare(cells: Cells, model: str, pillar: str) -> dict[str, Estimate]:
-    where = {"model": model, "task": "mcq", "test": "T1", "method": "q_only", "pillar": pillar}
-    shares = {d: cells.estimate(**where, metric=f"share_{d}") for d in DIRECTIONS}
-    return {d: e for d, e in shares.items() if e is not None}
+def answered(cells: Cells, model: str, level: str, method: str) -> dict[str, Estimate]:
+    """Direction -> share of a model's answers on a level ('all' or a pillar): without evidence over
+    the wordings of the questions where they were scored; else over all context tests. {} where one
+    is missing."""
+    if method == "q_only" and (worded := cells.wordings(model, level)):
+        return worded
+    for name in (method, "full_generated") if method == "full" else (method,):
+        shares = cells.shares(model, level, name)
+        if len(shares) == len(DIRECTIONS):
+            return shares
+    return {}

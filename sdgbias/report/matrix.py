@@ -44,6 +44,11 @@ class MatrixColumn:
     def metric(self) -> str:
         return self.cell[1]
 
+    @property
+    def cells(self) -> list[tuple[str, ...]]:
+        """The number's own, then those that stand in for it."""
+        return [self.cell, *(cell for _, cell in self.instead)]
+
 
 def _apart(attribute: str) -> MatrixColumn:
     (one, other), (task, method, prompt, classes) = PAIRS[attribute], PEOPLE_CELL
@@ -113,9 +118,10 @@ def newest(reader: Reader, among: Sequence[str] | None = None) -> list[Row]:
 
 
 def matrix(reader: Reader, among: Sequence[str] | None = None) -> dict[str, Any]:
-    """groups: (title, number of columns); columns; rows (model, title, provenance, runs: suite ->
-    run_id, cells as in `_cell`), the most accurate first and planted models last; benchmarks: suite
-    -> those behind the numbers (more than one: models are not comparable).
+    """titles: suite -> title; groups: (title, number of columns); columns; rows (model, title,
+    provenance, runs: suite -> run_id, cells as in `_cell`), the most accurate first and planted
+    models last; benchmarks: suite -> those behind the numbers (more than one: models are not
+    comparable).
 
     Of the people suite the benchmark on which most models were asked for classes, the newest of
     these. ``among``: only these runs.
@@ -127,7 +133,9 @@ def matrix(reader: Reader, among: Sequence[str] | None = None) -> dict[str, Any]
     chosen = _chosen(runs, numbers)
     here = suites.in_order({suite for _, suite in chosen})
     columns = [c for c in every if c.suite in here and _has_any(c, chosen, numbers)]
-    models = {r["model"]: r for r in reversed(runs) if (r["model"], r["suite"]) in chosen}
+    here = [s for s in here if any(c.suite == s for c in columns)]
+    shown = [r for r in runs if (r["model"], r["suite"]) in chosen and r["suite"] in here]
+    models = {r["model"]: r for r in reversed(shown)}
     rows = []
     for name, run in models.items():
         by_suite = {s: chosen[name, s] for s in here if (name, s) in chosen}
@@ -143,12 +151,10 @@ def matrix(reader: Reader, among: Sequence[str] | None = None) -> dict[str, Any]
     rows.sort(key=_rank)
     _mark_highest(columns, rows)
     _mark_apart(columns, rows)
+    titles = {s: _TITLES.get(s) or _title(s, chosen) for s in here}
     return {
-        "groups": [
-            (_TITLES.get(s) or _title(s, chosen), n)
-            for s in here
-            if (n := sum(c.suite == s for c in columns))
-        ],
+        "titles": titles,
+        "groups": [(title, sum(c.suite == s for c in columns)) for s, title in titles.items()],
         "columns": columns,
         "rows": rows,
         "benchmarks": {
@@ -170,9 +176,8 @@ def _has_any(
     numbers: Mapping[tuple[str, ...], Row],
 ) -> bool:
     """Whether a column is shown: of an own suite, which may have no CADE, if a run has a number."""
-    cells = (c.cell, *(cell for _, cell in c.instead))
     runs = [run["run_id"] for (_, suite), run in chosen.items() if suite == c.suite]
-    return c in COLUMNS or any((run, *cell) in numbers for run in runs for cell in cells)
+    return c in COLUMNS or any((run, *cell) in numbers for run in runs for cell in c.cells)
 
 
 def _numbers(
@@ -186,7 +191,7 @@ def _numbers(
             AND metric IN (SELECT unnest(?))""",
         [list(run_ids), sorted({c.metric for c in columns})],
     )
-    wanted = {c.cell for c in columns} | {cell for c in columns for _, cell in c.instead}
+    wanted = {cell for c in columns for cell in c.cells}
     numbers = {tuple(r.values())[:7]: r for r in rows}
     return {key: r for key, r in numbers.items() if key[1:] in wanted}
 
@@ -215,25 +220,20 @@ def _cell(
     value), prompts, mark ('highest', 'apart' or ''), letters
     (of the paired tests, where they were made), other (what it is instead of the column's own
     number, which is then never the highest)."""
-    row, other = numbers.get((run["run_id"], *c.cell)) if run else None, ""
+    of_run = {} if run is None else {cell: numbers.get((run["run_id"], *cell)) for cell in c.cells}
+    row, other = of_run.get(c.cell), ""
     for label, cell in c.instead:
-        instead = numbers.get((run["run_id"], *cell)) if run else None
-        if instead and blank(row) and not blank(instead):
-            row, other = instead, label
+        if blank(row) and not blank(of_run.get(cell)):
+            row, other = of_run[cell], label
     texts = ("value", "ci", "n", "prompts", "mark", "letters", "other")
     empty: dict[str, Any] = dict.fromkeys(texts, "") | {"sort": None}
-    if run is None:
-        return empty | {"why": "not scored", "said": f"{c.title}: not scored"}
-    if row is None or blank(row):
+    if run is None or row is None or blank(row):
         why = reason(row)
         return empty | {"why": why, "said": f"{c.title}: {why}"}
     e = Estimate.of_row(row)
     shown = wording.written(e, c.metric)
-    counted = c.prompts and e.clusters
-    prompts = f"{e.clusters:,} prompt{'' if e.clusters == 1 else 's'}" if counted else other
-    sentence = (
-        f"{c.title} {shown.value}{shown.unit}, {shown.aside[1:-1].replace(wording.NBSP, ' ')}"
-    )
+    prompts = wording.many(e.clusters, "prompt") if c.prompts and e.clusters else other
+    aside = shown.aside[1:-1].replace(wording.NBSP, " ")
     return empty | {
         "value": shown.value,
         "ci": shown.ci,
@@ -242,17 +242,13 @@ def _cell(
         "prompts": prompts,
         "mark": "apart" if wording.is_difference(c.metric) and wording.sign_of(e) else "",
         "why": "",
-        "said": sentence + (f", {prompts}" if prompts else ""),
+        "said": f"{c.title} {shown.value}{shown.unit}, {aside}{f', {prompts}' if prompts else ''}",
         "row": row,
         "other": other,
-        "address": _address(run, row),
+        # what the page of trends is asked for, to show this number
+        "address": {"suite": run["suite"], "benchmark": run["benchmark_id"]}
+        | {name: str(row[name]) for name in CHOICES},
     }
-
-
-def _address(run: Row, row: Row) -> dict[str, str]:
-    """What the page of trends is asked for, to show this number."""
-    cell = {name: str(row[name]) for name in CHOICES}
-    return {"suite": run["suite"], "benchmark": run["benchmark_id"], **cell}
 
 
 def reason(row: Mapping[Any, Any] | None) -> str:

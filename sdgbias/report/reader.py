@@ -138,8 +138,16 @@ class Cells:
         'wordings_share_' the shares hold for other wordings of the same indicators alone, and
         clusters are prompts."""
         where = {"study": "wordings", "model": model, "test": "T1", "method": "q_only"}
-        where |= {"task": "mcq", "pillar": pillar}
-        shares = {d: self.estimate(**where, metric=prefix + d) for d in sorted(DIRECTIONS)}
+        return self._by_direction(prefix, **where, pillar=pillar)
+
+    def shares(self, model: str, pillar: str, method: str) -> dict[str, Estimate]:
+        """Direction -> share of the answers: without evidence (Q-only) at T1, else over all tests;
+        without those that have no value."""
+        where = {"model": model, "test": "T1" if method == "q_only" else "all", "method": method}
+        return self._by_direction("share_", **where, pillar=pillar)
+
+    def _by_direction(self, prefix: str, **where: str) -> dict[str, Estimate]:
+        shares = {d: self.estimate(**where, task="mcq", metric=prefix + d) for d in DIRECTIONS}
         return {d: e for d, e in shares.items() if e is not None}
 
 

@@ -17,7 +17,7 @@ from sdgbias.raw.indicators import DIRECTIONS
 from sdgbias.report import charts, leans
 from sdgbias.report.build import write_report
 from sdgbias.report.charts import draw
-from sdgbias.report.pages import findings
+from sdgbias.report.pages import findings, first_screen
 from sdgbias.report.reader import Cells, Results
 from sdgbias.types import PILLARS
 from tests.builders.results import altered, publish_fake
@@ -148,11 +148,17 @@ def test_wordings_make_a_lean(tmp_path: Path, indicators: int, short: str, evide
     rows.append(row("wordings", "distinct_prompts", 27.0, **common))
     store.replace(results, run, {"numbers": pd.concat([earlier, table(rows)], ignore_index=True)})
 
-    first, second, _ = leans.leaning(cells_of(results), run.rpartition("-")[0])
+    model, cells = run.rpartition("-")[0], cells_of(results)
+    first, second, _ = leans.leaning(cells, model)
 
     assert (first.verdict, first.short) == ("leans optimistic", short)
     assert evidence in first.evidence
     assert second.verdict == "1 prompt: too few to say"
+    [shown] = first_screen.picture(cells, [], [model])["rows"]
+    bar = shown["cells"][1]["bars"][0]
+    # the columns of the table of these numbers are in this order
+    assert list(bar.shares) == list(DIRECTIONS)
+    assert (bar.shares["optimistic"].value, bar.name) == (24 / 27, "without evidence")
     if indicators == 9:
         assert leans.prompts([first, second]) == "1 to 9 distinct prompts"
 

@@ -79,20 +79,22 @@ def test_answers_that_are_all_alike_are_not_called_without_direction(
     verdict: str, alike: str, text: str
 ) -> None:
     lean = leans.Lean("all", verdict, "", 6, "distinct prompt", alike)
-    assert first_screen._verdict(lean) == text
+    assert lean.cell == text
 
 
 def test_a_lean_over_all_pillars_is_stated_though_no_single_pillar_can_be_judged(
-    found: Cells, monkeypatch: pytest.MonkeyPatch
+    reader: Reader, table: dict[str, Any], found: Cells, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fourteen prompts, all optimistic; three to six of them in each pillar."""
     rare = Estimate(0.0, 98, 0.0, 0.25, 14)
     whole = {"pessimistic": rare, "conservative": rare}
     whole |= {"optimistic": Estimate(1.0, 98, 0.745, 1.0, 14)}
     part = {d: Estimate(e.value, 20, 0, 1, 3) for d, e in whole.items()}
-    monkeypatch.setattr(leans, "_bare", lambda _, model, pillar: whole if pillar == "all" else part)
-    answer = first_screen._leaning([{"model": "tiny-llava"}], found)
-    assert answer is not None and answer.lead == "tiny-llava leans optimistic."
+    shares = lambda self, model, pillar, method: whole if pillar == "all" else part  # noqa: E731
+    monkeypatch.setattr(Cells, "shares", shares)
+    rows = [row for row in table["rows"] if row["model"] == "tiny-llava"]
+    answer, *_ = first_screen.answers(reader, table | {"rows": rows}, found, None, [])
+    assert answer.lead == "tiny-llava leans optimistic."
     assert "100.0" in answer.numbers and "74.5" in answer.numbers
 
 
@@ -105,22 +107,24 @@ def test_answers_are_about_measured_models(
 
 
 def test_the_gain_of_cade_is_stated_as_its_interval_says(
-    table: dict[str, Any], found: Cells
+    reader: Reader, table: dict[str, Any], found: Cells
 ) -> None:
+    def of_cade(rows: list[dict[str, Any]]) -> str:
+        _, answer, *_ = first_screen.answers(reader, table | {"rows": rows}, found, None, [])
+        assert answer.question.startswith("What does CADE take out")
+        return answer.lead
+
     [at] = [i for i, c in enumerate(table["columns"]) if c.metric == "accuracy_gain"]
     rows = [r for r in table["rows"] if r["provenance"] == "measured" and "sdg" in r["runs"]]
     improved = [
         r["model"] for r in rows if wording.sign_of(Estimate.of_row(r["cells"][at]["row"])) == 1
     ]
-    answer = first_screen._debiasing(table, rows, found, [])
-    assert answer is not None
     of = f"{len(improved)} of {len(rows)} models" if improved else f"none of {len(rows)} models"
-    assert f"improves the accuracy of {of}" in answer.lead
-    for model in improved:
-        assert model in answer.lead
-    alone = first_screen._debiasing(table, rows[:1], found, [])
+    lead = of_cade(rows)
+    assert f"improves the accuracy of {of}" in lead
+    assert all(model in lead for model in improved)
     name = rows[0]["model"] if rows[0]["model"] in improved else "no model"
-    assert alone is not None and f"improves the accuracy of {name}." in alone.lead
+    assert f"improves the accuracy of {name}." in of_cade(rows[:1])
 
 
 def of_people(value: float, low: float, high: float) -> dict[str, Any]:
@@ -144,8 +148,8 @@ def test_a_difference_at_another_prompt_is_not_denied(
     delete = "DELETE FROM numbers WHERE metric = 'disparity'"
     path = altered(suites, tmp_path, delete, (insert, [rows[0]["runs"]["people"]]))
     with Results(path).reading() as reader:
-        answer = first_screen._recognition(reader, table, rows)
-    assert answer is not None
+        answers = first_screen.answers(reader, table | {"rows": rows}, None, None, [])
+    [answer] = [answer for answer in answers if answer.page == "people"]
     assert "no difference between groups is clearer than chance" in answer.lead
     assert "annotated as dark less often than light, by 31.1 points" in answer.numbers
     assert "at p2" in answer.numbers

@@ -35,7 +35,7 @@ def test_any_cell_has_the_numbers_of_the_store_and_every_cell_is_offered(
         cells = leaderboard.cells(reader, record)
         for want in pd.concat([stored.head(5), stored.tail(5)]).to_dict("records"):
             chosen = {name: want[name] for name in leaderboard.CHOICES}
-            [found] = leaderboard.as_rows(leaderboard.numbers(reader, chosen, None, [run]))
+            [found] = leaderboard.as_rows(leaderboard.numbers(reader, chosen, [run]))
             values = [float("nan") if found[n] is None else found[n] for n in shown]
             assert values == pytest.approx([want[n] for n in shown], nan_ok=True), chosen
     wanted = set(stored[list(leaderboard.CHOICES)].itertuples(index=False, name=None))

@@ -17,6 +17,7 @@ from sdgbias.report.layout import TERMS
 from sdgbias.report.pages import first_screen, models
 from sdgbias.report.reader import Reader, Results
 from sdgbias.suites.facet import NOT_UNDERSTOOD
+from tests.builders.numbers import numbers_of
 from tests.builders.results import NAMED, altered
 from tests.builders.web_pages import client_of
 
@@ -71,6 +72,21 @@ def test_planted_models_stand_last_and_cells_say_what_they_rest_on(table: dict[s
     assert table["prompts"] == "3"
 
 
+def test_own_suites_may_have_one_title_or_no_number(tmp_path: Path) -> None:
+    path = tmp_path / "r.duckdb"
+    row = {"task": "mcq", "test": "all", "method": "full", "pillar": "all", "indicator": "all"}
+    row |= {"metric": "accuracy", "value": 0.5, "n": 30, "ci_low": 0.4, "ci_high": 0.6}
+    for suite, rows in (("first", [row]), ("second", [row]), ("without", [])):
+        record = {"run_id": f"m-{suite}", "model": "m", "benchmark_id": suite, "suite": suite}
+        record |= {"finished_at": "2026-11-20T00:00:00", "config": {"own": {"title": "Dots"}}}
+        store.publish(path, record, {"numbers": numbers_of(rows)} if rows else {})
+    with Results(path).reading() as reader:
+        table = matrix.matrix(reader)
+    assert table["groups"] == [("Dots", 1), ("Dots", 1)]
+    assert set(table["benchmarks"]) == set(table["titles"]) == {"first", "second"}
+    assert len(first_screen.best(table)) == 2
+
+
 def test_a_difference_is_marked_where_its_interval_excludes_zero(
     suites: Path, tmp_path: Path
 ) -> None:
@@ -86,7 +102,7 @@ def test_a_model_that_was_not_understood_has_no_number(suites: Path, tmp_path: P
         table = matrix.matrix(reader)
         recall = next(c for c in matrix.COLUMNS if c.metric == "recall").cell
         chosen = dict(zip(leaderboard.CHOICES, recall, strict=True))
-        numbers = leaderboard.numbers(reader, chosen, None, ["unfair-0"])
+        numbers = leaderboard.numbers(reader, chosen, ["unfair-0"])
         [found] = numbers[numbers["run_id"] == "unfair-0"].to_dict("records")
         page = models.page(reader, "unfair", None)
     shown = cell(table, "unfair", "Recall")

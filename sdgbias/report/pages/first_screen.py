@@ -4,11 +4,11 @@ stated rule and names the cell that it is about."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from sdgbias.methods import stats
 from sdgbias.methods.stats import Estimate
 from sdgbias.raw.indicators import DIRECTIONS
 from sdgbias.report import matrix
-from sdgbias.report.leans import Lean, leaning
+from sdgbias.report.leans import answered, leaning
 from sdgbias.report.reader import SQL, Cells, Reader, parsed
 from sdgbias.suites import SUITES
 from sdgbias.suites.facet import NOT_UNDERSTOOD
@@ -35,6 +35,7 @@ BARS = {"q_only": "without evidence", "full": "with all evidence", "cade": "afte
 #: Up to this many models a sentence gives the numbers of each.
 FEW = 3
 Table = Mapping[str, Any]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def picture(cells: Cells, truth: Sequence[Bar], order: Sequence[str]) -> dict[st
             {
                 "level": title,
                 "bars": _bars(cells, model, level),
-                "verdict": _verdict(leans[level]) if level in leans else "not asked",
+                "verdict": leans[level].cell if level in leans else "not asked",
                 "prompts": leans[level].prompts if level in leans else "",
             }
             for level, title in LEVELS.items()
@@ -107,35 +108,9 @@ def picture(cells: Cells, truth: Sequence[Bar], order: Sequence[str]) -> dict[st
     }
 
 
-def shares(cells: Cells, model: str, level: str, method: str) -> dict[str, Estimate]:
-    """Direction -> share of a model's answers on a level ('all' or a pillar): without evidence over
-    the wordings of the questions where they were scored; else over all context tests. {} where one
-    is missing."""
-    if method == "q_only" and (worded := cells.wordings(model, level)):
-        return worded
-    test = "T1" if method == "q_only" else ALL
-    where = {"model": model, "task": "mcq", "test": test, "pillar": level}
-    methods = (method, "full_generated") if method == "full" else (method,)
-    for name in methods:
-        values = {d: cells.estimate(**where, method=name, metric=f"share_{d}") for d in DIRECTIONS}
-        defined = {d: e for d, e in values.items() if e is not None}
-        if len(defined) == len(DIRECTIONS):
-            return defined
-    return {}
-
-
-def _verdict(lean: Lean) -> str:
-    """The verdict as a cell of the picture has it. Answers that are all alike must not read as if
-    they pointed nowhere: 'all optimistic (5 prompts), too few to say'."""
-    if lean.alike and not lean.verdict.startswith("leans "):
-        reason = "too few to say" if "too few" in lean.verdict else "could be chance"
-        return f"all {lean.alike} ({lean.prompts.replace('distinct ', '')}): {reason}"
-    return lean.short
-
-
 def _bars(cells: Cells, model: str, level: str) -> list[Bar]:
-    drawn = {name: shares(cells, model, level, method) for method, name in BARS.items()}
-    return [Bar(name, estimates) for name, estimates in drawn.items() if estimates]
+    drawn = {name: answered(cells, model, level, method) for method, name in BARS.items()}
+    return [Bar(name, shares) for name, shares in drawn.items() if shares]
 
 
 def _strength(bars: Sequence[Bar]) -> float:
@@ -171,42 +146,43 @@ def answers(
     """The five answers, without those that the results hold nothing for. About measured models;
     about planted ones where there are no others. ``runs``: those behind the ``table``, with the
     registry entries that they had."""
-    rows = [r for r in table["rows"] if r["provenance"] != "planted"] or list(table["rows"])
-    candidates = [
-        _leaning(rows, cells),
+    rows = measured(table)
+    candidates = (
+        _leaning([r["model"] for r in rows], cells) if cells else None,
         _debiasing(table, rows, cells, right_answers(reader, cells) if cells else []),
         _recognition(reader, table, rows),
-        _last_night(night),
+        ScreenAnswer("What changed last night?", night_text.headline(night), page="night")
+        if night
+        else None,
         _trust(reader, table, cells, runs),
-    ]
+    )
     return [answer for answer in candidates if answer is not None]
 
 
-def _leaning(rows: Sequence[Mapping[str, Any]], cells: Cells | None) -> ScreenAnswer | None:
-    if cells is None:
-        return None
-    models = [m for m in (r["model"] for r in rows) if m in set(cells.models)]
+def measured(table: Table) -> list[Mapping[str, Any]]:
+    """The rows of measured models; of planted ones where there are no others."""
+    return [r for r in table["rows"] if r["provenance"] != "planted"] or list(table["rows"])
+
+
+def _leaning(models: Sequence[str], cells: Cells) -> ScreenAnswer | None:
+    models = [m for m in models if m in set(cells.models)]
     whole = {m: leans[0] for m in models if (leans := leaning(cells, m, (ALL,)))}
     if not whole:
         return None
-    ways = {w: [m for m, v in whole.items() if v.verdict == f"leans {w}"] for w in DIRECTIONS}
-    silent = [m for m, v in whole.items() if not v.verdict.startswith("leans ")]
-    lead = [
-        f"{_listed(of)} {'leans' if len(of) == 1 else 'lean'} {way}"
-        for way, of in ways.items()
-        if of
-    ]
-    if silent:
+    lead = []
+    for way in DIRECTIONS:
+        if of := [m for m, lean in whole.items() if lean.way == way]:
+            lead.append(f"{_listed(of)} {'leans' if len(of) == 1 else 'lean'} {way}")
+    if silent := [m for m, lean in whole.items() if not lean.way]:
         named = _listed(silent) if len(silent) <= FEW else f"{len(silent)} models"
         lead.append(f"no lean over all pillars can be stated for {named}")
-    order = sorted(whole, key=lambda m: -_strength(_bars(cells, m, ALL)))
-    strongest = order[: _told(whole)]
+    strongest = _most(whole, lambda m: _strength(_bars(cells, m, ALL)), whole)
     numbers = [f"{m}: {whole[m].shares}; {whole[m].prompts}." for m in strongest]
     by_pillar = [
         f"{m} leans {lean.short} in {lean.pillar}"
         for m in whole
         for lean in leaning(cells, m)
-        if lean.verdict.startswith("leans ") and lean.verdict != whole[m].verdict
+        if lean.way and lean.verdict != whole[m].verdict
     ]
     if by_pillar:
         more = f" and {len(by_pillar) - FEW} more" if len(by_pillar) > FEW else ""
@@ -220,40 +196,38 @@ def _debiasing(
 ) -> ScreenAnswer | None:
     """What CADE takes out of the answers, and what it does to accuracy."""
     moved = {r["model"]: m for r in rows if cells and (m := _excess(cells, r["model"], truth))}
+    suite = next((c.suite for c in table["columns"] if c.metric == "accuracy_gain"), "")
     gains = {
         model: Estimate.of_row(cell["row"])
-        for suite in [c.suite for c in table["columns"] if c.metric == "accuracy_gain"][:1]
         for model, cell in _column(table, rows, suite, "accuracy_gain")
     }
     lead, numbers = [], []
     if moved:
         nearer = [
             model
-            for model, (_, before, after, truth) in moved.items()
-            if abs(after.value - truth) < abs(before.value - truth)
+            for model, (_, before, after, right) in moved.items()
+            if abs(after.value - right) < abs(before.value - right)
         ]
         lead.append(
-            "For " + _of(nearer, moved) + " CADE moves the direction given too often nearer to its"
+            f"For {_of(nearer, moved)} CADE moves the direction given too often nearer to its"
             " share of the right answers."
         )
-        largest = sorted(moved, key=lambda m: moved[m][3] - moved[m][1].value)[: _told(moved)]
-        numbers += [
-            f"{model}: {wording.percent(before)} {way} with all evidence"
-            f" {wording.written(before).aside}, {wording.written(after)} after CADE; right answers"
-            f" {wording.amount(truth, 'accuracy')}."
-            for model in largest
-            for way, before, after, truth in (moved[model],)
-        ]
+        for model in _most(moved, lambda m: moved[m][1].value - moved[m][3], moved):
+            way, before, after, right = moved[model]
+            numbers.append(
+                f"{model}: {wording.percent(before)} {way} with all evidence"
+                f" {wording.written(before).aside}, {wording.written(after)} after CADE; right"
+                f" answers {wording.amount(right, 'accuracy')}."
+            )
     if gains:
-        of = {s: [m for m, e in gains.items() if wording.sign_of(e) == s] for s in (1, -1)}
-        verbs = [f"improves the accuracy of {_of(of[1], gains)}"]
-        verbs += [f"lowers that of {_of(of[-1], gains)}"] if of[-1] else []
-        lead.append(f"It {' and '.join(verbs)}." if moved else f"CADE {' and '.join(verbs)}.")
-        named = sorted(gains, key=lambda m: -abs(gains[m].value))[: _told(gains)]
+        better, worse = ([m for m, e in gains.items() if wording.sign_of(e) == s] for s in (1, -1))
+        lowers = f" and lowers that of {_of(worse, gains)}" if worse else ""
+        subject = "It" if moved else "CADE"
+        lead.append(f"{subject} improves the accuracy of {_of(better, gains)}{lowers}.")
         numbers += [
             f"Change in accuracy of {m}: {wording.written(gains[m], 'accuracy_gain')}"
             f"{'' if wording.sign_of(gains[m]) else ', which includes zero'}."
-            for m in named
+            for m in _most(gains, lambda m: abs(gains[m].value), gains)
         ]
     question = "What does CADE take out, and at what price?"
     return ScreenAnswer(question, " ".join(lead), " ".join(numbers)) if lead else None
@@ -264,7 +238,7 @@ def _excess(
 ) -> tuple[str, Estimate, Estimate, float] | None:
     """The direction that a model's answers with all evidence overstate most: its share before and
     after CADE, and among the right answers."""
-    before, after = (shares(cells, model, ALL, method) for method in ("full", "cade"))
+    before, after = (answered(cells, model, ALL, method) for method in ("full", "cade"))
     if not before or not after or not truth:
         return None
     right = {d: e.value for d, e in truth[0].shares.items()}
@@ -277,55 +251,52 @@ def _recognition(
 ) -> ScreenAnswer | None:
     """Differences of the leaderboard's cell (prompt p1, all classes) that it marks, then those of
     the other prompts, and models that were not understood."""
-    columns = [(i, c) for i, c in enumerate(table["columns"]) if c.metric == "disparity"]
-    tested = [r for r in rows if r["runs"].get(FACET)]
-    if not columns or not tested:
+    at = [i for i, c in enumerate(table["columns"]) if c.metric == "disparity"]
+    tested = {r["model"]: [r["cells"][i] for i in at] for r in rows if r["runs"].get(FACET)}
+    if not at or not tested:
         return None
     question = "Who is recognised less often?"
-    measured = [r for r in tested if any(r["cells"][i]["sort"] is not None for i, _ in columns)]
-    if not measured:
-        silent = _listed([r["model"] for r in tested])
-        return ScreenAnswer(
-            question, f"No answer about people of {silent} was understood.", "", FACET
-        )
+    models = [m for m, cells in tested.items() if any(c["sort"] is not None for c in cells)]
+    if not models:
+        lead = f"No answer about people of {_listed(tested)} was understood."
+        return ScreenAnswer(question, lead, page=FACET)
     first = [
-        (r["model"], pair, Estimate.of_row(r["cells"][i]["row"]))
-        for r in measured
-        for pair, (i, _) in zip(PAIRS.values(), columns, strict=True)
-        if r["cells"][i]["mark"]
+        (model, pair, Estimate.of_row(cell["row"]))
+        for model in models
+        for pair, cell in zip(PAIRS.values(), tested[model], strict=True)
+        if cell["mark"]
     ]
-    models = [r["model"] for r in measured]
     marked = sorted({model for model, _, _ in first})
     lead = (
-        f"{_capital(_of(marked, measured))} recognise{'s' if len(marked) == 1 else ''} one group"
+        f"{_capital(_of(marked, models))} recognise{'s' if len(marked) == 1 else ''} one group"
         " less often than another (prompt p1, all classes)."
         if first
-        else f"At prompt p1 (all classes, {wording.many(len(measured), 'model')}) no difference"
+        else f"At prompt p1 (all classes, {wording.many(len(models), 'model')}) no difference"
         " between groups is clearer than chance."
     )
-    others = _other_prompts(reader, {r["runs"][FACET]: r["model"] for r in measured})
-    numbers = [_less(*row) for row in _largest(first, _told(measured))]
+    runs = {r["runs"][FACET]: r["model"] for r in rows if r["model"] in models}
+    others = _other_prompts(reader, runs)
+    numbers = [_less(*row) for row in _most(first, lambda row: abs(row[2].value), models)]
     if others:
         numbers.append(
             f"At other prompts {wording.many(len(others), 'difference')} can be distinguished from"
             " chance (Holm over groups and prompts of a model)."
         )
-        numbers += [_less(m, pair, e, at) for at, m, pair, e in _largest(others, 1)]
-    silent_models = [
-        r["model"]
-        for r in tested
-        if r["model"] not in models
-        and any(NOT_UNDERSTOOD in r["cells"][i]["why"] for i, _ in columns)
+        numbers.append(_less(*max(others, key=lambda row: abs(row[2].value))))
+    silent = [
+        model
+        for model, cells in tested.items()
+        if model not in models and any(NOT_UNDERSTOOD in cell["why"] for cell in cells)
     ]
-    if silent_models:
-        numbers.append(f"No answer of {_listed(silent_models)} was understood.")
+    if silent:
+        numbers.append(f"No answer of {_listed(silent)} was understood.")
     return ScreenAnswer(question, lead, " ".join(numbers), FACET)
 
 
 def _other_prompts(
     reader: Reader, model_of: Mapping[str, str]
-) -> list[tuple[str, str, tuple[str, str], Estimate]]:
-    """(prompt, model, groups, difference) of the prompts that the leaderboard doesn't show, where
+) -> list[tuple[str, tuple[str, str], Estimate, str]]:
+    """(model, groups, difference, prompt) of the prompts that the leaderboard doesn't show, where
     it is measurable among those of all these prompts and groups of its model."""
     pair_of = {f"{name}:{'-'.join(pair)}": pair for name, pair in PAIRS.items()}
     sql = SQL["other-prompts"]
@@ -335,15 +306,11 @@ def _other_prompts(
         family = list(part)
         apart = stats.apart_from_zero([Estimate.of_row(r) for r in family])
         differences += [
-            (r["test"], model_of[run], pair_of[r["pillar"]], Estimate.of_row(r))
+            (model_of[run], pair_of[r["pillar"]], Estimate.of_row(r), r["test"])
             for r, measurable in zip(family, apart, strict=True)
             if measurable
         ]
     return differences
-
-
-def _largest(rows: Sequence[Any], most: int) -> list[Any]:
-    return sorted(rows, key=lambda row: -abs(row[-1].value))[:most]
 
 
 def _less(model: str, pair: tuple[str, str], e: Estimate, prompt: str = "") -> str:
@@ -358,30 +325,20 @@ def _less(model: str, pair: tuple[str, str], e: Estimate, prompt: str = "") -> s
     )
 
 
-def _last_night(night: NightRecord | None) -> ScreenAnswer | None:
-    if night is None:
-        return None
-    return ScreenAnswer("What changed last night?", night_text.headline(night), "", "night")
-
-
 def _trust(
     reader: Reader, table: Table, cells: Cells | None, runs: Sequence[Mapping[str, Any]]
 ) -> ScreenAnswer | None:
     """Whether planted biases are measured as planted, how many prompts failed, what was left
     out."""
-    checks = [
-        check
-        for r in table["rows"]
-        if r["provenance"] == "planted"
-        for check in planted_checks(table, r, cells, runs)
-    ]
+    planted = (r for r in table["rows"] if r["provenance"] == "planted")
+    checks = [check for r in planted for check in planted_checks(table, r, cells, runs)]
     planned, failed = (sum(int(r[k] or 0) for r in runs) for k in ("n_prompts_planned", "n_failed"))
     lead, numbers = [], []
     if checks:
-        right = sum(ok for ok, _ in checks)
+        wrong = [text for right, text in checks if not right]
+        right = len(checks) - len(wrong)
         lead.append(f"{right} of {len(checks)} planted biases are measured as planted")
-        if wrong := [text for ok, text in checks if not ok]:
-            numbers.append(f"Not as planted: {_listed(wrong)}.")
+        numbers += [f"Not as planted: {_listed(wrong)}."] if wrong else []
     if planned:
         lead.append(f"{failed:,} of {planned:,} prompts failed")
         numbers.append("A failed prompt is never scored as wrong.")
@@ -404,21 +361,21 @@ def planted_checks(
     model, checks = row["model"], []
     options: dict[str, Any] = {}
     for run in (r for r in runs if r["model"] == model):
-        spec = parsed(run["config"]).get("spec") or {}
-        options |= spec.get("options") or {}
+        options |= (parsed(run["config"]).get("spec") or {}).get("options") or {}
     way = _planted_way(options)
-    if way and cells is not None and (estimates := shares(cells, model, ALL, "q_only")):
-        checks.append((max(estimates, key=lambda d: estimates[d].value) == way, f"{model}, {way}"))
-    effects = options.get("effects") or {}
-    for (one, other), (i, c) in zip(
-        PAIRS.values(),
-        [(i, c) for i, c in enumerate(table["columns"]) if c.metric == "disparity"],
-        strict=False,
-    ):
-        if effects and row["cells"][i]["sort"] is not None:
-            truth, e = effects.get(one, 0) - effects.get(other, 0), row["cells"][i]["row"]
-            if e["ci_low"] is not None and e["ci_low"] == e["ci_low"]:
-                checks.append((e["ci_low"] <= truth <= e["ci_high"], f"{model}, {c.title}"))
+    if way and cells is not None and (shares := answered(cells, model, ALL, "q_only")):
+        checks.append((max(shares, key=lambda d: shares[d].value) == way, f"{model}, {way}"))
+    if effects := options.get("effects"):
+        of_people = [
+            (c.title, cell)
+            for c, cell in zip(table["columns"], row["cells"], strict=True)
+            if c.metric == "disparity"
+        ]
+        for (one, other), (title, cell) in zip(PAIRS.values(), of_people, strict=False):
+            e = None if cell["sort"] is None else Estimate.of_row(cell["row"])
+            if e is not None and e.low == e.low:
+                truth = effects.get(one, 0) - effects.get(other, 0)
+                checks.append((e.low <= truth <= e.high, f"{model}, {title}"))
     return checks
 
 
@@ -436,21 +393,17 @@ def _column(
     table: Table, rows: Sequence[Mapping[str, Any]], suite: str, metric: str
 ) -> list[tuple[str, dict[str, Any]]]:
     """(model, cell) of the first column of a suite with this metric, where there is a value."""
-    at = next(
-        (i for i, c in enumerate(table["columns"]) if (c.suite, c.metric) == (suite, metric)), None
-    )
-    if at is None:
-        return []
-    cells = [(r["model"], r["cells"][at]) for r in rows]
+    at = [i for i, c in enumerate(table["columns"]) if (c.suite, c.metric) == (suite, metric)]
+    cells = [(r["model"], r["cells"][at[0]]) for r in rows if at]
     return [(m, c) for m, c in cells if c["sort"] is not None and not c["other"]]
 
 
 def best(table: Table) -> list[str]:
     """A sentence for each suite on the model that is best in its headline number; measured models
     only, planted ones where there are no others."""
-    rows = [r for r in table["rows"] if r["provenance"] != "planted"] or list(table["rows"])
+    rows = measured(table)
     sentences = []
-    for suite, title in zip(table["benchmarks"], dict(table["groups"]), strict=True):
+    for suite, title in table["titles"].items():
         what = title[:1].lower() + title[1:] if suite in SUITES else title
         metrics = [c.metric for c in table["columns"] if c.suite == suite]
         recognises = "recall" in metrics
@@ -490,9 +443,9 @@ def _of(some: Sequence[str], all_: Sized) -> str:
     return f"{n} of {total} models" + (f" ({_listed(some)})" if n <= FEW else "")
 
 
-def _told(models: Sized) -> int:
-    """Of how many models a sentence gives the numbers: all of a few, else the most extreme."""
-    return FEW if len(models) <= FEW else 1
+def _most(items: Iterable[T], size: Callable[[T], float], models: Sized) -> list[T]:
+    """What a sentence gives the numbers of, the largest first: FEW of a few models, else one."""
+    return sorted(items, key=size, reverse=True)[: FEW if len(models) <= FEW else 1]
 
 
 def _capital(text: str) -> str:

@@ -20,6 +20,8 @@ from sdgbias.types import PILLARS
 from sdgbias.vocabulary import METHODS
 
 RUNS, NIGHTS = 30, 60
+_OF_CADE = ("accuracy_gain", "fixed_rate", "broken_rate")
+_SHARES = tuple(f"share_{direction}" for direction in DIRECTIONS)
 _NEWEST = """SELECT * FROM runs WHERE finished_at IS NOT NULL AND {where}
              QUALIFY row_number() OVER (PARTITION BY {by} ORDER BY finished_at DESC, run_id DESC) =
              1 ORDER BY {order}"""
@@ -111,101 +113,73 @@ def _nights(reader: Reader, name: str) -> list[Row]:
 
 
 def _suite(reader: Reader, run: Row) -> dict[str, Any]:
-    """The newest run of one suite: headline table, signature, CADE's gain or disparities, and the
+    """The newest run of one suite: headline tables, signature, CADE's gain or disparities, and the
     metric over nights."""
     cells = reader.ask(
         f"""SELECT task, metric, method, test, pillar, indicator, "value", n, ci_low, ci_high
-           FROM {store.NUMBERS} WHERE study = 'headline' AND run_id = ?
-           AND indicator IN ('all', 'all-52')
+           FROM {store.NUMBERS} WHERE study = 'headline' AND run_id = $run
+           AND list_contains($methods, method) AND indicator IN ('all', 'all-52')
            AND NOT coalesce(starts_with(missing_reason, 'needs '), false) ORDER BY ALL""",
-        [run["run_id"]],
+        {"run": run["run_id"], "methods": list(METHODS)},
     )
-    whole = [c for c in cells if c["pillar"] == "all" and c["indicator"] == "all"]
+    suite = suites.named(run["suite"])
+    whole = _where(cells, indicator={"all"}, pillar={"all"})
     heads = []
     for task, metric in dict.fromkeys((c["task"], c["metric"]) for c in whole):
         if metric in ("accuracy", "interval_accuracy", "recall"):
-            part = [c for c in whole if (c["task"], c["metric"]) == (task, metric)]
-            methods = _methods(part)
-            grid = _grid(part, "test", _tests(part), "method", methods)
-            heads.append({"task": task, "metric": metric, "methods": methods, "rows": grid})
-    heads.sort(key=lambda h: (h["task"] != "mcq", h["task"]))
-    debiased = [c for c in whole if (c["task"], c["method"]) == ("mcq", "cade")]
-    gained = _tests([c for c in debiased if c["metric"] == "accuracy_gain"])
-    changes = ("accuracy_gain", "fixed_rate", "broken_rate")
-    suite = suites.named(run["suite"])
-    chosen, _, _ = leaderboard.choose(
-        [tuple(c[name] for name in leaderboard.CHOICES) for c in cells], {}
-    )
+            methods, rows = _grid(_where(whole, task={task}, metric={metric}), "test", "method")
+            heads.append({"task": task, "metric": metric, "methods": methods, "rows": rows})
+    heads.sort(key=lambda head: (head["task"] != "mcq", head["task"]))
+    of_choice = _where(cells, indicator={"all"}, task={"mcq"})
+    at = {"T1" if suite.signatures else "all"}
+    bare = _where(of_choice, test=at, method={"q_only"}, pillar={*PILLARS, "all"})
+    debiased = _where(of_choice, method={"cade"}, pillar={"all"})
+    grouped = [c for c in _where(cells, test={"all"}) if c["pillar"] != "all"]
+    methods, groups = _grid(_where(grouped, metric={"accuracy", "disparity"}), "pillar", "method")
+    apart = _where(cells, metric={"disparity"}, method={"full"}, indicator={"all-52"})
+    places = [tuple(c[name] for name in leaderboard.CHOICES) for c in cells]
+    chosen, _, _ = leaderboard.choose(places, {})
     scored = leaderboard.nights_asked(reader, run["suite"], run["benchmark_id"], 90)
-    run_ids = scored.loc[scored["model"] == run["model"], "run_id"].tolist()
-    rows = leaderboard.history(
-        scored, leaderboard.numbers(reader, chosen, scored, run_ids), run["model"]
-    )
+    scored = scored[scored["model"] == run["model"]]
+    past = leaderboard.history(scored, leaderboard.numbers(reader, chosen, scored["run_id"]))
     nights = leaderboard.nights_of(reader, 90)
-    drawn = over_nights.trends(rows, nights, chosen["metric"], [run["model"]])
     return {
         "run": run,
         "heads": heads,
-        "gain": _grid(debiased, "test", gained, "metric", changes),
-        "signature": _signature(cells, "T1" if suite.signatures else "all"),
-        "disparity": _disparity(cells),
-        "groups": ([], []) if suite.attributes else _groups(cells),
+        "gain": _grid(debiased, "test", "metric", _OF_CADE)[1],
+        "signature": _grid(bare, "pillar", "metric", _SHARES)[1],
+        "disparity": _grid(apart, "pillar", "test"),
+        "groups": ([], [])
+        if suite.attributes
+        else (methods, [(wording.group(pillar), row) for pillar, row in groups]),
         "chosen": chosen,
         # one night is no line, and its number stands in the table
-        "plots": drawn if len(rows) > 1 else [],
-        "history": leaderboard.as_rows(rows),
+        "plots": over_nights.trends(past, nights, chosen["metric"], [run["model"]])
+        if len(past) > 1
+        else [],
+        "history": leaderboard.as_rows(past),
         "config": parsed(run["config"]),
     }
 
 
-Grid = list[tuple[str, list[Row | None]]]
+def _where(cells: list[Row], **values: set[str]) -> list[Row]:
+    """The cells that have one of these values in each of these columns."""
+    return [c for c in cells if all(c[name] in among for name, among in values.items())]
 
 
 def _grid(
-    cells: list[Row], row: str, rows: Sequence[str], column: str, columns: Sequence[str]
-) -> Grid:
-    """(value of the column ``row``, the cells of these ``columns``) of a table, for ``rows``."""
+    cells: list[Row], row: str, column: str, columns: Sequence[str] = ()
+) -> tuple[list[str], list[tuple[str, list[Row | None]]]]:
+    """(columns, [(value of the column ``row``, its cell in each column)]) of some cells, those over
+    all tests or pillars last; ``columns``: by default all."""
+    cells = [c for c in cells if not columns or c[column] in columns]
     by_place = {(c[row], c[column]): c for c in cells}
-    return [(r, [by_place.get((r, c)) for c in columns]) for r in rows]
+    across = list(columns) or sorted({c[column] for c in cells}, key=_place)
+    down = sorted({c[row] for c in cells}, key=_place)
+    return across, [(r, [by_place.get((r, c)) for c in across]) for r in down]
 
 
-def _tests(cells: list[Row]) -> list[str]:
-    """The tests of some cells, the pooled ones last."""
-    return sorted({c["test"] for c in cells}, key=lambda t: (t == "all", t))
-
-
-def _methods(cells: list[Row]) -> list[str]:
-    present = {c["method"] for c in cells}
-    return [m for m in METHODS if m in present]
-
-
-def _signature(cells: list[Row], test: str) -> Grid:
-    """The direction of answers without evidence (Q-only), by pillar: shares in the order of
-    DIRECTIONS."""
-    where = ("mcq", test, "q_only", "all")
-    selected = [c for c in cells if (c["task"], c["test"], c["method"], c["indicator"]) == where]
-    present = {c["pillar"] for c in selected if c["metric"] == "share_optimistic"}
-    pillars = [p for p in (*PILLARS, "all") if p in present]
-    return _grid(selected, "pillar", pillars, "metric", [f"share_{d}" for d in DIRECTIONS])
-
-
-def _groups(cells: list[Row]) -> tuple[list[str], Grid]:
-    """Custom questions: (methods, [(level of a group column, or 'COLUMN: best minus worst', its
-    accuracy by method)])."""
-    selected = [
-        c
-        for c in cells
-        if c["test"] == "all" and c["pillar"] != "all" and c["metric"] in ("accuracy", "disparity")
-    ]
-    methods, pillars = _methods(selected), sorted({c["pillar"] for c in selected})
-    grid = _grid(selected, "pillar", pillars, "method", methods)
-    return methods, [(wording.group(pillar), row) for pillar, row in grid]
-
-
-def _disparity(cells: list[Row]) -> tuple[list[str], Grid]:
-    """Second suite: (prompts, [(pair of groups, difference of recalls by prompt, mean over
-    classes)])."""
-    where = ("disparity", "full", "all-52")
-    selected = [c for c in cells if (c["metric"], c["method"], c["indicator"]) == where]
-    tests, pairs = sorted({c["test"] for c in selected}), sorted({c["pillar"] for c in selected})
-    return tests, _grid(selected, "pillar", pairs, "test", tests)
+def _place(value: str) -> tuple[bool, int, str]:
+    """Sorts methods and pillars as the vocabulary has them, others by name, 'all' last."""
+    order = [*METHODS, *PILLARS]
+    return value == "all", order.index(value) if value in order else -1, value

@@ -127,7 +127,7 @@ def trends(
         scored = reader.frame(SQL["days"], given | {"window": WINDOW})
         times = dict(zip(scored["night"], scored["began"].dt.to_pydatetime(), strict=True))
         chosen = dict(zip(leaderboard.CHOICES, column.cell, strict=True))
-        past = leaderboard.history(scored, leaderboard.numbers(reader, chosen, scored))
+        past = leaderboard.history(scored, leaderboard.numbers(reader, chosen, scored["run_id"]))
         drawn = over_nights.trends(past, times, column.metric, order)
         if any(one.nights > 1 for one in drawn):
             title = f"{column.title}, {layout.SUITES.get(suite, suite)}"

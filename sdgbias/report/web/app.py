@@ -75,8 +75,9 @@ def create(site: Site, hosts: Iterable[str] = LOOPBACK) -> FastAPI:
     app = FastAPI(
         title="sdgbias", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False
     )
-    app.include_router(routes.router(site))
-    app.include_router(routes_questions.question_router(site))
+    app.state.site = site
+    app.include_router(routes_questions.routes)
+    app.include_router(routes.routes)  # its last route takes every other name
     app.mount("/static", StaticFiles(directory=layout.STATIC), name="static")
     if site.report is not None:
         app.mount(

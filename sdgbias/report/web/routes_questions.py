@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -14,8 +15,8 @@ from sdgbias.raw.indicators import DIRECTIONS
 from sdgbias.report import layout, leaderboard
 from sdgbias.report.pages import compare, question, questions, runs
 from sdgbias.report.reader import Reader, Row
-from sdgbias.report.web.routes import READ, Page, Text, chosen_from
-from sdgbias.report.web.site import Missing, Site
+from sdgbias.report.web.routes import Here, Page, Reading, Text, chosen_from
+from sdgbias.report.web.site import Missing
 from sdgbias.vocabulary import METHODS
 
 #: Selects in order, each with the values that it prefers.
@@ -36,101 +37,99 @@ _OPTIONS = {
 _SIGNS = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"RIFF": "image/webp"}
 
 
-def question_router(site: Site) -> APIRouter:
-    """The routes of these pages."""
-    routes = APIRouter()
+routes = APIRouter()
+page_at = partial(routes.api_route, methods=["GET", "HEAD"])
 
-    @routes.api_route("/questions", methods=READ)
-    def browse(
-        request: Request,
-        run: Text = "",
-        model: Text = "",
-        flipped: Annotated[bool, Query()] = False,
-        q: Annotated[str, Query(max_length=100)] = "",
-        page: Page = 1,
-    ) -> HTMLResponse:
-        with site.results.reading() as reader:
-            chosen = _run(reader, run, model)
-            context: dict[str, Any] = {"run": chosen}
-            if chosen is not None:
-                given = {**request.query_params, "flipped": "true" if flipped else "", "q": q}
-                selection, valid, choices = _selection(reader, chosen, given)
-                at = page if page > 1 else ""
-                context |= {
-                    "selection": selection,
-                    "valid": valid,
-                    "choices": choices,
-                    "listed": questions.page(reader, chosen, selection, page),
-                    "offered": runs.offered(reader, (chosen["run_id"],)),
-                    "back": layout.url("/questions", **selection, page=at),
-                    "suite": suites.named(chosen["suite"]),
-                    "directions": DIRECTIONS,
-                    "places": questions.PLACES,
-                }
-            return site.html("questions.html.j2", layout.QUESTIONS, **context)
 
-    @routes.api_route("/questions/{run}/{task}/{item_id}", methods=READ)
-    def one_question(
-        run: str,
-        task: str,
-        item_id: int,
-        test: Text = "",
-        back: Annotated[str, Query(max_length=1500)] = "",
-    ) -> HTMLResponse:
-        with site.results.reading() as reader:
-            chosen = _known(reader, run)
-            wanted = (task, item_id if abs(item_id) < 2**63 else -1, test)
-            [loaded] = question.load(reader, chosen, [wanted])
-            if loaded is None or not loaded["tests"]:
-                every = layout.url("/questions", run=run)
-                raise Missing("question", f"{task}/{item_id}", every)
-            chosen_from("test", loaded["test"], loaded["tests"])
-            if not back.startswith("/questions?"):
-                back = layout.url("/questions", run=run, task=task)
-            given = dict(parse_qsl(urlsplit(back).query))
-            cell = {"task": task, "test": loaded["test"]}
-            selection, _, _ = _selection(reader, chosen, given | cell)
-            before, after = questions.neighbours(reader, chosen, selection, item_id)
-            others = [
-                r
-                for r in leaderboard.newest_runs(reader, chosen["suite"], chosen["benchmark_id"])
-                if r["run_id"] != run
-            ]
-            context: dict[str, Any] = {"run": chosen, "q": loaded, "others": others, "back": back}
-            context |= {"before": before, "after": after, "places": questions.PLACES}
-            title = f"Question {loaded['item'].get('source_id') or item_id}"
-            return site.html("question.html.j2", layout.QUESTIONS, title=title, **context)
+@page_at("/questions")
+def browse(
+    request: Request,
+    site: Here,
+    reader: Reading,
+    run: Text = "",
+    model: Text = "",
+    flipped: bool = False,
+    q: Annotated[str, Query(max_length=100)] = "",
+    page: Page = 1,
+) -> HTMLResponse:
+    chosen = _run(reader, run, model)
+    if chosen is None:
+        return site.html("questions.html.j2", layout.QUESTIONS, run=None)
+    given = {**request.query_params, "flipped": "true" if flipped else "", "q": q}
+    selection, valid, choices = _selection(reader, chosen, given)
+    shown: dict[str, Any] = {
+        "run": chosen,
+        "selection": selection,
+        "valid": valid,
+        "choices": choices,
+        "listed": questions.page(reader, chosen, selection, page),
+        "offered": runs.offered(reader, (chosen["run_id"],)),
+        "back": layout.url("/questions", **selection, page=page if page > 1 else ""),
+        "suite": suites.named(chosen["suite"]),
+        "directions": DIRECTIONS,
+        "places": questions.PLACES,
+    }
+    return site.html("questions.html.j2", layout.QUESTIONS, **shown)
 
-    @routes.api_route("/pictures/{benchmark}/{image_id}", methods=READ)
-    def picture(benchmark: str, image_id: str) -> Response:
-        with site.results.reading() as reader:
-            sql = "SELECT png FROM previews WHERE benchmark_id = ? AND image_id = ? LIMIT 1"
-            rows = reader.ask(sql, [benchmark[:200], image_id[:200]])
-        if not rows or rows[0]["png"] is None:
-            raise Missing("picture", image_id)
-        data = bytes(rows[0]["png"])
-        kind = next(
-            (kind for sign, kind in _SIGNS.items() if data.startswith(sign)),
-            "application/octet-stream",
-        )
-        return Response(
-            data,
-            media_type=kind,
-            headers={"Cache-Control": "private, max-age=3600", "Content-Disposition": "inline"},
-        )
 
-    @routes.api_route("/compare", methods=READ)
-    def beside(a: Text = "", b: Text = "", cell: Text = "", page: Page = 1) -> HTMLResponse:
-        with site.results.reading() as reader:
-            old, new = (_known(reader, r) if r else None for r in (a, b))
-            context: dict[str, Any] = {"why": "", "rows": [], "flips": None, "cell": ()}
-            if old and new:
-                context |= _compared(reader, old, new, cell, page)
-                context["asked"] = suites.named(old["suite"])
-            context |= {"old": old, "new": new, "offered": runs.offered(reader, (a, b))}
-            return site.html("compare.html.j2", layout.COMPARE, title="Compare two runs", **context)
+@page_at("/questions/{run}/{task}/{item_id}")
+def one_question(
+    site: Here,
+    reader: Reading,
+    run: str,
+    task: str,
+    item_id: int,
+    test: Text = "",
+    back: Annotated[str, Query(max_length=1500)] = "",
+) -> HTMLResponse:
+    chosen = _known(reader, run)
+    wanted = (task, item_id if abs(item_id) < 2**63 else -1, test)
+    [loaded] = question.load(reader, chosen, [wanted])
+    if loaded is None or not loaded["tests"]:
+        raise Missing("question", f"{task}/{item_id}", layout.url("/questions", run=run))
+    chosen_from("test", loaded["test"], loaded["tests"])
+    if not back.startswith("/questions?"):
+        back = layout.url("/questions", run=run, task=task)
+    given = dict(parse_qsl(urlsplit(back).query)) | {"task": task, "test": loaded["test"]}
+    selection, _, _ = _selection(reader, chosen, given)
+    before, after = questions.neighbours(reader, chosen, selection, item_id)
+    of_benchmark = leaderboard.newest_runs(reader, chosen["suite"], chosen["benchmark_id"])
+    shown: dict[str, Any] = {
+        "title": f"Question {loaded['item'].get('source_id') or item_id}",
+        "run": chosen,
+        "q": loaded,
+        "others": [r for r in of_benchmark if r["run_id"] != run],
+        "back": back,
+        "before": before,
+        "after": after,
+        "places": questions.PLACES,
+    }
+    return site.html("question.html.j2", layout.QUESTIONS, **shown)
 
-    return routes
+
+@page_at("/pictures/{benchmark}/{image_id}")
+def picture(reader: Reading, benchmark: str, image_id: str) -> Response:
+    sql = "SELECT png FROM previews WHERE benchmark_id = ? AND image_id = ? LIMIT 1"
+    row = reader.one(sql, [benchmark[:200], image_id[:200]])
+    if row is None or row["png"] is None:
+        raise Missing("picture", image_id)
+    data = bytes(row["png"])
+    kinds = (kind for sign, kind in _SIGNS.items() if data.startswith(sign))
+    headers = {"Cache-Control": "private, max-age=3600", "Content-Disposition": "inline"}
+    return Response(data, media_type=next(kinds, "application/octet-stream"), headers=headers)
+
+
+@page_at("/compare")
+def beside(
+    site: Here, reader: Reading, a: Text = "", b: Text = "", cell: Text = "", page: Page = 1
+) -> HTMLResponse:
+    old, new = (_known(reader, r) if r else None for r in (a, b))
+    shown: dict[str, Any] = {"why": "", "rows": [], "flips": None, "cell": ()}
+    if old and new:
+        shown |= _compared(reader, old, new, cell, page)
+        shown["asked"] = suites.named(old["suite"])
+    shown |= {"old": old, "new": new, "offered": runs.offered(reader, (a, b))}
+    return site.html("compare.html.j2", layout.COMPARE, title="Compare two runs", **shown)
 
 
 def _known(reader: Reader, run_id: str) -> Row:
