@@ -19,9 +19,8 @@ import hashlib
 from pathlib import Path
 
 from sdgbias import store
-from sdgbias.report import layout
 from sdgbias.report.build import ReportPages
-from sdgbias.report.layout import NIGHT, OVERVIEW, QUESTIONS, Front, Page
+from sdgbias.report.layout import NIGHT, OVERVIEW, QUESTIONS, Page
 
 ROOT = Path(__file__).resolve().parents[1]
 SAMPLE = ROOT / "docs/sample"
@@ -46,14 +45,7 @@ def write(results: Path, out: Path, pages: tuple[Page, ...]) -> None:
     for old in out.glob("*.html"):
         old.unlink()
     with store.held_open(results):
-        report = ReportPages(results)
-        models = {layout.model_file(name): name for name in report.models}
-        front = Front([page.file for page in pages] + list(models), inline=True)
-        filled = {page.file: (page, report.page(page)) for page in pages}
-        filled |= {file: (layout.MODELS, report.model(name)) for file, name in models.items()}
-        for file, (page, content) in filled.items():
-            assert content is not None, f"{results} holds nothing for {file}"
-            text = layout.render(content[0], page, front, **content[1])
+        for file, text in ReportPages(results).files(pages).items():
             (out / file).write_text(text, encoding="utf-8")
 
 

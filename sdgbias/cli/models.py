@@ -28,6 +28,7 @@ from sdgbias.cli.options import (
     probe_benchmark,
     query_table,
     registered,
+    show,
 )
 from sdgbias.errors import (
     EnginesDisagree,
@@ -74,27 +75,23 @@ def models(
     readable, broken = entries.load_readable(entries.find_root())
     shown = [spec for spec in readable.values() if state in (None, spec.state)]
     if as_json:
-        keys = ("reason", "until")
         rows = [
-            entries.to_dict(spec)
-            | {key: getattr(spec, key) for key in keys}
-            | {"suites": entries.suites(spec)}
-            for spec in shown
+            entries.to_dict(s) | {"reason": s.reason, "until": s.until, "suites": entries.suites(s)}
+            for s in shown
         ]
         print_json({"models": rows, "broken": broken})
-    else:
-        lines = [
+    elif shown:
+        rows_of = [
             (s.name, s.backend, s.state, s.until, ",".join(entries.suites(s)), s.reason)
             for s in shown
         ]
+        print_table([("model", "backend", "state", "until", "suites", "reason"), *rows_of])
         counts = Counter(spec.state for spec in shown)
         states = ", ".join(f"{counts[each]} {each}" for each in STATES if counts[each])
-        if shown:
-            print_table([("model", "backend", "state", "until", "suites", "reason"), *lines])
-            typer.echo(f"\nModels: {states}. Next: sdgbias models show NAME")
-        else:
-            none = f"No model is {state}" if state else "No model yet"
-            typer.echo(f"{none}. Next: sdgbias register-model REPO")
+        typer.echo(f"\nModels: {states}. Next: sdgbias models show NAME")
+    else:
+        none = f"No model is {state}" if state else "No model yet"
+        typer.echo(f"{none}. Next: sdgbias register-model REPO")
     for line in broken.values():
         typer.echo(f"broken: {line}", err=True)
     if broken:
@@ -122,11 +119,10 @@ def watch(
     """
     from sdgbias.nightly import watch as looks
 
-    def show(releases: list[Release]) -> None:
-        lines = [one.line() for one in releases if one.news]
-        typer.echo("\n".join(lines) or "nothing new")
+    def print_news(releases: list[Release]) -> None:
+        show(releases, as_json, [one.line() for one in releases if one.news] or ["nothing new"])
 
-    looks.run(rules, webhook_env, dry_run, print_json if as_json else show)
+    looks.run(rules, webhook_env, dry_run, print_news)
 
 
 @models_app.command("show", epilog="Example: sdgbias models show tiny-llava")
@@ -138,11 +134,10 @@ def show_model(
     from sdgbias.scoring.parity import read_verdict, verdict_path
 
     spec, check = registered(name)[1], read_verdict(results.parent, name)
+    titles = ("nights", "runs") if results.exists() else ()
     if as_json:
-        past: dict[str, Any] = {
-            title: query_table(results, title, model=name) if results.exists() else []
-            for title in ("nights", "runs")
-        }
+        past: dict[str, Any] = {"nights": [], "runs": []}
+        past |= {title: query_table(results, title, model=name) for title in titles}
         print_json({**entries.to_dict(spec), "check": check, **past})
         return
     weights = machine.weights_gib((spec.params_b or 0) * 1e9, spec.dtype)
@@ -158,10 +153,9 @@ def show_model(
         typer.echo(f"check    {check['verdict']}: {details}")
     else:
         typer.echo(f"check    never: sdgbias models parity {name}")
-    if not results.exists():
+    if not titles:
         typer.echo(f"nights   none: {results} doesn't exist")
-        return
-    for title in ("nights", "runs"):
+    for title in titles:
         try:
             table = query_table(results, title, model=name)
         except StoreError as error:
@@ -379,10 +373,7 @@ def compare_engines(
         progress=update,
     )
     verdict, path = parity.save(results.parent, verdict)
-    if as_json:
-        print_json(verdict)
-    else:
-        typer.echo("\n".join([*parity.lines(verdict), f"wrote {path}"]))
+    show(verdict, as_json, [*parity.lines(verdict), f"wrote {path}"])
     if verdict["reasons"]:
         raise EnginesDisagree(
             f"{name}: {verdict['reasons'][0]}; its runs are not published until a check agrees:"

@@ -13,7 +13,7 @@ import typer
 from typer import Option
 
 from sdgbias.cli.application import NIGHTS, app
-from sdgbias.cli.options import JsonOption, print_json
+from sdgbias.cli.options import JsonOption, print_json, show
 from sdgbias.nightly.night_options import NightOptions, parse, takes_night_options
 from sdgbias.types import CANDIDATE
 
@@ -45,10 +45,7 @@ def nightly(
     chosen = nights.due_now(parse(**options), datetime.now(UTC))
     if chosen is None:
         note = "the last due night is done"
-        if as_json:
-            print_json({"night": "", "status": "", "note": note})
-        else:
-            typer.echo(f"{note}; nothing to do")
+        show({"night": "", "status": "", "note": note}, as_json, [f"{note}; nothing to do"])
         return
     if dry_run:
         _dry_run(chosen, as_json)
@@ -71,10 +68,8 @@ def _print_summary(done: NightSummary) -> None:
         typer.echo(done.note)
         return
     typer.echo(f"night {done.night}: {done.status}, {done.seconds:.0f} s")
-    if done.outcomes:
-        typer.echo(f"  {'model':24} {'suite':6} {'outcome':10} tries  seconds  reason")
-    else:
-        typer.echo("  no model is due: sdgbias models")
+    heads = f"  {'model':24} {'suite':6} {'outcome':10} tries  seconds  reason"
+    typer.echo(heads if done.outcomes else "  no model is due: sdgbias models")
     for o in done.outcomes:
         aside = f"quarantined until {o.quarantined_until}; " if o.quarantined_until else ""
         reason = (f"{o.kind}: {o.message}" if o.kind else o.message)[:160]
@@ -119,10 +114,7 @@ def _dry_run(options: NightOptions, as_json: bool) -> None:
         "steps": [name for name, why in idle.items() if not why],
         "not_due": {name: why for name, why in idle.items() if why},
     }
-    if as_json:
-        print_json(summary)
-    else:
-        typer.echo("\n".join(_plan_lines(summary, night.skipped, len(host.gpus))))
+    show(summary, as_json, _plan_lines(summary, night.skipped, len(host.gpus)))
 
 
 def _plan_lines(summary: Mapping[str, Any], skipped: Sequence[Skipped], host: int) -> Iterator[str]:

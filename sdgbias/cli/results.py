@@ -67,20 +67,19 @@ def results(
         return
     with store.held_open(results):
         model = "" if what == "headline" else _model(results, what)
-        runs = _newest(results, model)
-        custom = [run for run, suite in runs.items() if not suites.named(suite).attributes]
-        metrics = query_table(results, "newest", runs)
-        if not custom:
+        suite_of = _newest(results, model)
+        asked = [run for run, suite in suite_of.items() if not suites.named(suite).private]
+        own = [run for run in asked if not suites.named(suite_of[run]).attributes]
+        metrics = query_table(results, "newest", asked)
+        groups = query_table(results, "groups", own) if own else None
+        if not own:
             metrics = metrics.drop(columns="suite")
-        groups = query_table(results, "groups", custom) if custom else None
         if csv:
             typer.echo(_text(metrics, csv))
         elif as_json:
-            people = _people(results, model)
-            print_json({"metrics": metrics, "people": people, "own": groups})
+            print_json({"metrics": metrics, "people": _people(results, model), "own": groups})
         else:
-            own_metrics = metrics[metrics["run_id"].isin(custom)]
-            _print_headline(results, model, own_metrics, groups)
+            _print_headline(results, model, metrics[metrics["run_id"].isin(own)], groups)
 
 
 def _text(table: pd.DataFrame, csv: bool) -> str:
@@ -98,18 +97,13 @@ def _model(results: Path, name: str) -> str:
 
 
 def _newest(results: Path, model: str) -> dict[str, str]:
-    """Newest run of each model, or of this one, on questions -> its suite."""
+    """Newest run of each model, or of this one -> its suite."""
     from sdgbias import store, suites
 
-    sql = "SELECT run_id, suite FROM runs WHERE $model IN ('', model)"
-    suite_of: dict[str, str] = dict(
-        store.query(results, sql, {"model": model}).itertuples(index=False)
-    )
-    return {
-        run: suite_of[run]
-        for run in suites.newest_runs(results)
-        if run in suite_of and not suites.named(suite_of[run]).private
-    }
+    sql = """SELECT run_id, suite FROM runs WHERE list_contains($runs, run_id)
+             AND $model IN ('', model)"""
+    given = {"runs": suites.newest_runs(results), "model": model}
+    return dict(store.query(results, sql, given).itertuples(index=False))
 
 
 def _people(results: Path, model: str) -> pd.DataFrame | None:

@@ -37,25 +37,25 @@ if TYPE_CHECKING:
 _UNSET = ("PYTHONDONTWRITEBYTECODE",)
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """The environment of everything that the tour starts."""
     from sdgbias.files import packaged_yaml
 
     quiet: dict[str, str] = packaged_yaml("prefect.yaml")["quiet"]
     # a key in the environment is for other work than synthetic data
-    environment = {**quiet, "WANDB_MODE": "offline", **os.environ}
-    home = Path(environment.setdefault("PREFECT_HOME", str(Path("results/.prefect").resolve())))
+    variables = {**quiet, "WANDB_MODE": "offline", **os.environ}
+    home = Path(variables.setdefault("PREFECT_HOME", str(Path("results/.prefect").resolve())))
     home.mkdir(parents=True, exist_ok=True)
     # Prefect looks for it in the user's own folder otherwise, and warns where there is none
-    environment.setdefault("PREFECT_SERVER_MEMO_STORE_PATH", str(home / "memo_store.toml"))
+    variables.setdefault("PREFECT_SERVER_MEMO_STORE_PATH", str(home / "memo_store.toml"))
     # two small models share the cores: a thread that waits for the others leaves its core to them
-    environment.setdefault("OMP_NUM_THREADS", str(os.cpu_count() or 1))
-    environment.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    variables.setdefault("OMP_NUM_THREADS", str(os.cpu_count() or 1))
+    variables.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     for name in _UNSET:
-        environment.pop(name, None)
+        variables.pop(name, None)
     # tools of the same environment (dvc calls sdgbias) must be found even when it is not activated
-    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', '')}"
-    return environment
+    variables["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{variables.get('PATH', '')}"
+    return variables
 
 
 def _step(
@@ -71,7 +71,7 @@ def _step(
     progress.update(title)
     with subprocess.Popen(
         command,
-        env=_environment(),
+        env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -93,11 +93,11 @@ def _compiled() -> Iterator[subprocess.Popen[bytes]]:
     fails, the night compiles them itself."""
     from sdgbias.nightly import process
 
-    environment = _environment()
+    variables = environment()
     compiler = [sys.executable, "-m", "sdgbias.methods.compiled"]
     single = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
-    log = Path(environment["PREFECT_HOME"]) / "compiler.log"
-    with process.beside(compiler, log, environment | single, _UNSET) as kernels:
+    log = Path(variables["PREFECT_HOME"]) / "compiler.log"
+    with process.beside(compiler, log, variables | single, _UNSET) as kernels:
         yield kernels
 
 

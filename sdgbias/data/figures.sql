@@ -17,8 +17,8 @@ WHERE list_contains($runs, run_id)
 FROM every_row WHERE indicator = 'all' AND metric <> 'not_run'
 
 -- name: people
--- The rows about people. mute: no answer of the model was understood, so figures open on another one; silent: a disparity without a value,
--- since the answers say nothing about groups; plain, point: method and operating point of the study of debiasing.
+-- The rows about people. mute: nothing that the model says was understood, so figures open on another one; silent: a disparity without a
+-- value, since the model says nothing about groups; plain, point: method and operating point of the study of debiasing.
 SELECT *, min(run_at) OVER (PARTITION BY data) AS data_at,
        model IN (SELECT model FROM every_row WHERE study = 'headline' AND metric = 'disparity' AND method = 'full'
                  AND missing_reason = 'no answer understood') AS mute,

@@ -15,6 +15,7 @@ import pandas as pd
 from sdgbias import store, suites
 from sdgbias.analysis import nights
 from sdgbias.errors import InputError, StoreError
+from sdgbias.files import write_atomically
 from sdgbias.progress import each, update
 from sdgbias.raw.indicators import DIRECTIONS
 from sdgbias.report import layout, matrix
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 
 #: Pages of a benchmark folder that are published beside the report: the card and its quality.
 PUBLISHED = ("quality.html", "README.md")
+#: What to do where the folder of the report can't be written.
+OTHER_OUT = "choose another --out"
 Context = dict[str, Any]
 Filled = tuple[str, Context]
 P = ParamSpec("P")
@@ -114,26 +117,17 @@ class ReportPages:
         """The example questions."""
         return self.ask(examples.context, sorted(self.latest))
 
-    @cached_property
-    def beside(self) -> list[Page]:
-        """The pages of other suites and of the night that have content."""
-        parts = ((FAIRNESS, self.people), (OWN, self.own_runs), (NIGHT, self.last_night))
-        return [page for page, part in parts if part]
-
-    @cached_property
-    def present(self) -> list[Page]:
-        """Every page that has content."""
-        if not self.latest:
-            return [*([OVERVIEW] if self.people or self.own_runs else []), *self.beside]
-        shown = [QUESTIONS] if self.shown["total"] else []
-        studied = [page for page in layout.PAGES if self.drawn.get(page.file)]
-        return [OVERVIEW, *shown, *studied, *([TABLES] if self.tables else []), *self.beside]
+    def has(self, page: Page) -> bool:
+        """Whether the results hold something for a page."""
+        return bool(_OF_PAGE.get(page, _OF_STUDIES)[0](self, page))
 
     def page(self, page: Page) -> Filled | None:
         """Template and context of a page; None if the results hold nothing for it."""
-        if page not in self.present:
-            return None
-        return page.template, _CONTEXTS.get(page, partial(_studied, page))(self)
+        return (
+            (page.template, _OF_PAGE.get(page, _OF_STUDIES)[1](self, page))
+            if self.has(page)
+            else None
+        )
 
     @cached_property
     def shared(self) -> dict[str, Any]:
@@ -146,25 +140,37 @@ class ReportPages:
         newest = self.ask(matrix.newest, self.among)
         return list(dict.fromkeys(run["model"] for run in newest))
 
-    def model(self, name: str) -> Filled | None:
-        """Template and context of the page of one model; None if there is none."""
+    def model(self, name: str) -> Filled:
+        """Template and context of the page of one of `models`."""
         m = self.ask(models.page, name, None, self.among)
-        if m is None:
-            return None
         return "model.html.j2", {"m": m, "directions": DIRECTIONS, "title": name}
 
+    def files(self, pages: Sequence[Page]) -> dict[str, str]:
+        """File -> HTML of these pages and of the page of every model, linked to each other."""
+        of_models = {layout.model_file(name): name for name in self.models}
+        front = Front([*(page.file for page in pages), *of_models], inline=True)
+        texts: dict[str, str] = {}
+        for file, name in each(update, "pages of models", of_models.items()):
+            template, context = self.model(name)
+            texts[file] = layout.render(template, layout.MODELS, front, **context)
+        for page in each(update, "pages of studies", pages):
+            filled = self.page(page)
+            assert filled is not None, f"{self.results} holds nothing for {page.file}"
+            texts[page.file] = layout.render(filled[0], page, front, **filled[1])
+        return texts
 
-def _overview(report: ReportPages) -> Context:
+
+def _overview(report: ReportPages, page: Page) -> Context:
     content = report.ask(overview.context, report.among, report.shared, report.cells, report.board)
     studied = [p for p in layout.PAGES if p.figures] if report.latest else []
     return content | {
         "checks": report.checked.get(SDG, ""),
-        "absent": [p.title for p in studied if p not in report.present],
+        "absent": [p.title for p in studied if not report.has(p)],
         "unanalysed": [run["label"] for run in report.runs if not run["analysed"]],
     }
 
 
-def _studied(page: Page, report: ReportPages) -> Context:
+def _studied(report: ReportPages, page: Page) -> Context:
     """A page of figures and tables."""
     lacking = report.board.lacking if page == COMPARE else None
     tables = report.tables if page == TABLES else None
@@ -172,14 +178,21 @@ def _studied(page: Page, report: ReportPages) -> Context:
     return report.ask(studies.context, page, report.runs, figures, lacking, tables)
 
 
-#: What the template of a page is given; every other page is one of figures.
-_CONTEXTS: Mapping[Page, Callable[[ReportPages], Context]] = {
-    OVERVIEW: _overview,
-    NIGHT: lambda report: _night(report.results, report.last_night),
-    QUESTIONS: lambda report: report.shown,
-    FAIRNESS: lambda r: r.ask(fairness.context, r.people, r.checked.get(FACET, "")),
-    OWN: lambda r: r.ask(own_suite.context, r.own_runs, r.checked),
+Part = Callable[[ReportPages, Page], Any]
+#: Of a page whether there is something to show, and what its template is given.
+_OF_PAGE: Mapping[Page, tuple[Part, Part]] = {
+    OVERVIEW: (lambda r, _: r.latest or r.people or r.own_runs, _overview),
+    NIGHT: (lambda r, _: r.last_night, lambda r, _: _night(r.results, r.last_night)),
+    QUESTIONS: (lambda r, _: r.latest and r.shown["total"], lambda r, _: r.shown),
+    FAIRNESS: (
+        lambda r, _: r.people,
+        lambda r, _: r.ask(fairness.context, r.people, r.checked.get(FACET, "")),
+    ),
+    TABLES: (lambda r, _: r.latest and r.tables, _studied),
+    OWN: (lambda r, _: r.own_runs, lambda r, _: r.ask(own_suite.context, r.own_runs, r.checked)),
 }
+#: The same of every other page, which is one of figures.
+_OF_STUDIES: tuple[Part, Part] = (lambda report, page: report.drawn.get(page.file), _studied)
 
 
 def write_report(
@@ -210,23 +223,18 @@ def write_report(
     with store.held_open(results):
         night = "" if among is None else None
         report = ReportPages(results, among, checked, tables, rank_planted, night)
-        if not report.present:
+        shown = [page for page in layout.PAGES if report.has(page)]
+        if not shown:
             raise StoreError(f"{results} holds no finished run; run `sdgbias evaluate NAME` first")
-        files = {layout.model_file(name): name for name in report.models}
-        front = Front([*(page.file for page in report.present), *files], inline=True)
-        texts: dict[str, str | None] = {p.name: None for p in out.glob("model-*.html")}
-        for file, name in each(update, "pages of models", files.items()):
-            filled = report.model(name)
-            texts[file] = filled and layout.render(filled[0], layout.MODELS, front, **filled[1])
-        for page in each(update, "pages of studies", layout.PAGES):
-            if page.file:
-                filled = report.page(page)
-                for answer in filled[1]["answers"] if filled and page == OVERVIEW else ():
-                    tell(answer.lead)
-                texts[page.file] = filled and layout.render(filled[0], page, front, **filled[1])
-        for file, text in texts.items():
-            studies.write(out / file, text)
-    return out / (OVERVIEW if OVERVIEW in report.present else NIGHT).file
+        texts = report.files(shown)
+        for answer in report.shared["answers"] if OVERVIEW in shown else ():
+            tell(answer.lead)
+    for file, text in texts.items():
+        write_atomically(out / file, text, OTHER_OUT)
+    earlier = {*out.glob("model-*.html"), *(out / page.file for page in layout.PAGES if page.file)}
+    for path in earlier - {out / file for file in texts}:
+        path.unlink(missing_ok=True)
+    return out / shown[0].file
 
 
 def write_night(results: Path, out: Path) -> Path:
@@ -234,12 +242,14 @@ def write_night(results: Path, out: Path) -> Path:
     path."""
     files = [page.file for page in layout.PAGES if page.file and (out / page.file).is_file()]
     files += [path.name for path in out.glob("model-*.html")]
-    front = Front([*files, NIGHT.file], inline=True)
-    night = nights.load(results)
-    text = None
-    if night is not None:
+    path, night = out / NIGHT.file, nights.load(results)
+    if night is None:
+        path.unlink(missing_ok=True)
+    else:
+        front = Front([*files, NIGHT.file], inline=True)
         text = layout.render("night.html.j2", NIGHT, front, **_night(results, night))
-    return studies.write(out / NIGHT.file, text)
+        write_atomically(path, text, OTHER_OUT)
+    return path
 
 
 def _night(results: Path, night: nights.NightRecord | None) -> Context:
@@ -263,5 +273,5 @@ def _publish_docs(benchmark: Path, out: Path) -> str:
             if (benchmark / name).is_file():
                 shutil.copyfile(benchmark / name, out / name)
     except OSError as error:
-        raise StoreError(f"can't write {out}: {error.strerror}; choose another --out") from None
+        raise StoreError(f"can't write {out}: {error.strerror}; {OTHER_OUT}") from None
     return f"{out.name}/{PUBLISHED[0]}" if (out / PUBLISHED[0]).is_file() else ""

@@ -60,10 +60,10 @@ def test_prefect_writes_nothing_outside_the_demos_folder(
     monkeypatch.chdir(tmp_path)
     for name in ("PREFECT_HOME", "PREFECT_SERVER_MEMO_STORE_PATH"):
         monkeypatch.delenv(name, raising=False)
-    made = start._environment()
-    said = "from prefect.settings import get_current_settings as now; "
-    said += "print(now().home, now().server.memo_store_path)"
-    shown = subprocess.check_output([sys.executable, "-c", said], env=made, text=True).split()
+    code = "from prefect.settings import get_current_settings as now; "
+    code += "print(now().home, now().server.memo_store_path)"
+    command = [sys.executable, "-c", code]
+    shown = subprocess.check_output(command, env=start.environment(), text=True).split()
     home = tmp_path / "results" / ".prefect"
     assert shown == [str(home), str(home / "memo_store.toml")]
 

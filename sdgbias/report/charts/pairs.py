@@ -9,6 +9,7 @@ from sdgbias.report.charts.draw import named, shaped
 from sdgbias.report.leaderboard import Board
 from sdgbias.wording import ALL_TESTS, number
 
+PLANTED = " (planted)"
 VERDICTS = ("differ (Holm, 5 %)", "not told apart")
 
 
@@ -16,17 +17,21 @@ def figures(board: Board) -> list[Figure]:
     """Both figures; [] of a board without answers."""
     if board.places.empty:
         return []
-    charts = [_leaderboard(board)]
-    return charts if board.pairs["value"].isna().all() else [*charts, _pairs(board)]
+    ranked = _ranked(board.places)
+    places = _pooled_first(shaped(board.places.assign(metric="accuracy")))
+    accuracy = figure("compare-accuracy", places, sort=ranked)
+    if board.pairs["value"].isna().all():
+        return [accuracy]
+    return [accuracy, _pairs(board.pairs, list(map(_short, ranked)))]
 
 
-def _leaderboard(board: Board) -> Figure:
-    frame = _pooled_first(shaped(board.places.assign(metric="accuracy")))
-    full = frame[frame["method"] == "Full"].sort_values("value", ascending=False, kind="stable")
-    ranked = list(dict.fromkeys(full["model"]))
-    planted = [m for m in ranked if m.endswith("(planted)")]
-    order = [*(m for m in ranked if m not in planted), *planted]
-    return figure("compare-accuracy", frame, sort=order)
+def _ranked(places: pd.DataFrame) -> list[str]:
+    """Models in the order of the leaderboard: the most accurate first, planted ones last."""
+    pooled = places[(places["method"] == "Full") & (places["test"] == ALL_TESTS)]
+    pooled = pooled if len(pooled) else places
+    pooled = pooled.assign(last=pooled["model"].str.endswith(PLANTED))
+    ranked = pooled.sort_values(["last", "value"], ascending=[True, False], kind="stable")
+    return list(dict.fromkeys(ranked["model"]))
 
 
 def _pooled_first(frame: pd.DataFrame) -> pd.DataFrame:
@@ -36,10 +41,9 @@ def _pooled_first(frame: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _pairs(board: Board) -> Figure:
+def _pairs(pairs: pd.DataFrame, order: list[str]) -> Figure:
     """A matrix of all pairs, each twice: row minus column. Pairs that can't be told apart are
     without colour."""
-    pairs = board.pairs
     turned = pairs.assign(
         one=pairs["other"],
         other=pairs["one"],
@@ -57,19 +61,8 @@ def _pairs(board: Board) -> Figure:
         shade=frame["value"].where(clear, None),
         mde=[number(100 * v) for v in frame["mde"]],
     )
-    order = _order(board)
     return figure("compare-pairs", named(frame, "compare-pairs"), across=order, down=order)
 
 
 def _short(name: str) -> str:
-    return name.removesuffix(" (planted)")
-
-
-def _order(board: Board) -> list[str]:
-    """Models in the order of the leaderboard: the most accurate first, planted ones last."""
-    places = board.places[(board.places["method"] == "Full") & (board.places["test"] == ALL_TESTS)]
-    places = (places if len(places) else board.places).assign(
-        last=lambda f: f["model"].str.endswith("(planted)")
-    )
-    ranked = places.sort_values(["last", "value"], ascending=[True, False], kind="stable")
-    return list(dict.fromkeys(_short(m) for m in ranked["model"]))
+    return name.removesuffix(PLANTED)

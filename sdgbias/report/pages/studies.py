@@ -13,15 +13,14 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import version
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdgbias.files import cached_text, write_atomically
+from sdgbias.files import cached_text
 from sdgbias.report.charts import Figure, described, live, still
 from sdgbias.report.layout import TEMPLATES, Page, terms_in
 from sdgbias.report.reader import SQL, Reader, Row
 from sdgbias.vocabulary import METHODS, WORDS
-from sdgbias.wording import DASH, NOT_ANALYSED, number
+from sdgbias.wording import DASH, NOT_ANALYSED, many, number
 
 if TYPE_CHECKING:
     from sdgbias.analysis.paper.tables import Cell, Table
@@ -118,13 +117,9 @@ def shown_figure(f: Figure) -> dict[str, Any]:
 
 
 def _said(value: object) -> str:
-    return (
-        f"{value:,}"
-        if isinstance(value, int)
-        else ""
-        if value is None or value != value
-        else str(value)
-    )
+    if isinstance(value, int):
+        return f"{value:,}"
+    return "" if value is None or value != value else str(value)
 
 
 def packed(parts: list[dict[str, Any]]) -> str:
@@ -151,46 +146,28 @@ def _lacking(reader: Reader, given: Mapping[str, Any]) -> list[Row]:
     ]
 
 
-def write(path: Path, text: str | None) -> Path:
-    """Write a page to a temporary file and rename it; None removes the page of an earlier report.
-    Raises StoreError."""
-    if text is None:
-        path.unlink(missing_ok=True)
-    else:
-        write_atomically(path, text, "choose another --out")
-    return path
-
-
 def inside(t: Table) -> str:
     """What a folded table holds: '48 rows by model, task and test: 180 numbers of ours, 62 printed
     in the paper'; 'no rows' of an empty one."""
     if not t.rows:
         return "no rows"
     ours, printed = sum(c.made for c in t.cells), sum(c.paper is not None for c in t.cells)
-    by = " and ".join(filter(None, (", ".join(t.labels[:-1]), t.labels[-1] if t.labels else "")))
-    rows = f"{len(t.rows):,} row{'' if len(t.rows) == 1 else 's'}{f' by {by}' if by else ''}"
-    sentence = f"{ours:,} number{'' if ours == 1 else 's'} of ours" if ours else "no number of ours"
-    return f"{rows}: {sentence}" + (f", {printed:,} printed in the paper" if printed else "")
+    labels = [", ".join(t.labels[:-1]), *t.labels[-1:]]
+    by = f" by {' and '.join(filter(None, labels))}" if t.labels else ""
+    numbers = many(ours, "number") if ours else "no number"
+    paper = f", {printed:,} printed in the paper" if printed else ""
+    return f"{many(len(t.rows), 'row')}{by}: {numbers} of ours{paper}"
 
 
 def _cell(c: Cell, kind: str) -> dict[str, str]:
-    """value, facts (interval and n), paper; a cell without a reproduced number has its reason as
-    value."""
+    """value, facts (interval and n), paper; why there is no reproduced number in their place."""
+    paper = c.paper.text if c.paper else ""
     if not c.made:
-        return {"value": "", "why": c.status, "facts": "", "paper": c.paper.text if c.paper else ""}
-    bounded = c.low == c.low and c.high == c.high
-    facts = (
-        [f"{_written(c.low, kind)}{' to ' if c.low < 0 else DASH}{_written(c.high, kind)}"]
-        if bounded
-        else []
-    )
+        return {"value": "", "why": c.status, "facts": "", "paper": paper}
+    low, high = (_written(end, kind) for end in (c.low, c.high))
+    facts = [f"{low}{' to ' if c.low < 0 else DASH}{high}"] if c.has_interval else []
     facts += [f"n {c.n:,}"] if c.n is not None else []
-    return {
-        "value": _written(c.value, kind),
-        "why": "",
-        "facts": ", ".join(facts),
-        "paper": c.paper.text if c.paper else "",
-    }
+    return {"value": _written(c.value, kind), "why": "", "facts": ", ".join(facts), "paper": paper}
 
 
 def _written(value: float | str | None, kind: str) -> str:
