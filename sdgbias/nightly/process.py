@@ -49,11 +49,19 @@ _SECRET_NAME = re.compile(r"key|token|secret|passw|credential|webhook", re.IGNOR
 _RAISED = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)\b")
 _UNPRINTABLE = re.compile(r"[^\x20-\x7e\xa0-\uffff]")
 _STOPPING = threading.Event()
-#: Supervisors have its reading end as standard input. The end of that file means that this process
-#: is gone, however it ended: they have it before their first instruction, and no child inherits the
-#: writing end.
-_LIFELINE, _WRITING_END = os.pipe()
-os.register_at_fork(after_in_child=lambda: os.close(_WRITING_END))
+#: The reading end of a pipe, which supervisors have as standard input. Its end of file means that
+#: this process is gone, however it ended: they have it before their first instruction, and no child
+#: inherits the writing end.
+_LIFELINE, *_WRITING_ENDS = os.pipe()
+
+
+def _forget() -> None:
+    """A forked child must not hold its parent's pipe open."""
+    while _WRITING_ENDS:
+        os.close(_WRITING_ENDS.pop())
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 class Stopped(Exception):

@@ -44,15 +44,15 @@ def settings(root: Path, *names: str, **more: object) -> NightOptions:
     benchmark = root / "benchmark"
     benchmark.mkdir(exist_ok=True)
     (benchmark / "benchmark.json").write_text(json.dumps({"benchmark_id": "b1", "suite": "sdg"}))
-    made = NightOptions(
+    options = NightOptions(
         root / "results" / "r.duckdb", root / "report", [benchmark], root=root, timezone="UTC"
     )
-    return replace(made, **more)  # type: ignore[arg-type]
+    return replace(options, **more)  # type: ignore[arg-type]
 
 
 def job(root: Path, name: str = "m", **more: object) -> Job:
     folder = root / "results" / "nights" / NIGHT
-    made = Job(
+    plain = Job(
         NIGHT,
         name,
         "sdg",
@@ -64,7 +64,7 @@ def job(root: Path, name: str = "m", **more: object) -> Job:
         folder / f"logs/{name}-sdg.log",
         root,
     )
-    return replace(made, **more)  # type: ignore[arg-type]
+    return replace(plain, **more)  # type: ignore[arg-type]
 
 
 def stub(*codes: str) -> Callable[[Job, Path, int], Sequence[str]]:
@@ -72,7 +72,7 @@ def stub(*codes: str) -> Callable[[Job, Path, int], Sequence[str]]:
     goes, `tell` writes it."""
     head = (
         "import json, os, sys, time, signal, pathlib\nout = pathlib.Path(sys.argv[1])\ntell ="
-        " lambda **found: out.write_text(json.dumps(found))\n"
+        " lambda **outcome: out.write_text(json.dumps(outcome))\n"
     )
 
     def argv(job: Job, results: Path, number: int) -> Sequence[str]:

@@ -76,16 +76,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 
 
 @pytest.fixture
-def told() -> Iterator[tuple[str, queue.Queue[str]]]:
+def hook() -> Iterator[tuple[str, queue.Queue[str]]]:
     with webhook() as answering:
         yield answering
 
 
 @pytest.mark.slow
 def test_a_night_that_fails_before_its_end_is_told(
-    server: Page, tmp_path: Path, told: tuple[str, queue.Queue[str]]
+    server: Page, tmp_path: Path, hook: tuple[str, queue.Queue[str]]
 ) -> None:
-    address, texts = told
+    address, texts = hook
     add_model(tmp_path, "good")
     given = {"PREFECT_API_URL": server.api, "SDGBIAS_WEBHOOK": address}
     assert nightly(tmp_path, tmp_path / "nothing", **given).returncode == 8
@@ -101,24 +101,20 @@ def test_prefect_tries_a_model_again(
     attempt would mend."""
     (tmp_path / "sitecustomize.py").write_text(DIES_ONCE.format(str(tmp_path / "died")))
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{REPOSITORY}")
-    mine = night_stubs.job(tmp_path)
+    job = night_stubs.job(tmp_path)
     with temporary_settings({PREFECT_API_URL: server.api}):
-        made = night_flow.evaluated(mine, tmp_path / "results" / "r.duckdb", None)
-    assert (made.outcome, made.kind, made.attempts) == ("failed", "RegistryError", 2)
-    assert made.seconds > attempt.WAITS[0], "with the wait"
-    told = [json_object(attempt.outcome_file(mine, number))["kind"] for number in (1, 2)]
-    assert told == ["Killed", "RegistryError"]
+        outcome = night_flow.evaluated(job, tmp_path / "results" / "r.duckdb", None)
+    assert (outcome.outcome, outcome.kind, outcome.attempts) == ("failed", "RegistryError", 2)
+    kinds = [json_object(attempt.outcome_file(job, number))["kind"] for number in (1, 2)]
+    assert kinds == ["Killed", "RegistryError"]
 
-    def states() -> list[str]:
-        runs = server.answer("task_runs/filter", {"task_runs": {"name": {"like_": mine.name}}})
+    def states() -> set[str]:
+        runs = server.answer("task_runs/filter", {"task_runs": {"name": {"like_": job.name}}})
         every = [server.answer(f"task_run_states/?task_run_id={run['id']}") for run in runs]
-        return [str(state["name"]) for found in every for state in found]
+        return {str(state["name"]) for of_run in every for state in of_run}
 
-    deadline = time.monotonic() + 600  # Prefect writes task runs from events, some seconds later
-    while "Failed" not in (found := states()):
-        assert time.monotonic() < deadline, found
-        time.sleep(0.5)
-    assert {"AwaitingRetry", "Retrying"} <= set(found)
+    # Prefect writes task runs from events, some seconds later
+    wait_for("its states", lambda: {"AwaitingRetry", "Retrying", "Failed"} <= states())
 
 
 VLM = {
@@ -146,7 +142,7 @@ def test_a_new_commit_becomes_a_candidate_and_an_error_is_the_flows(
     server: Page,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    told: tuple[str, queue.Queue[str]],
+    hook: tuple[str, queue.Queue[str]],
 ) -> None:
     first, second = (
         commit(VLM, "first"),
@@ -156,16 +152,16 @@ def test_a_new_commit_becomes_a_candidate_and_an_error_is_the_flows(
     (tmp_path / "registry" / "watch.yaml").write_text("commits: true\n")
     with Hub({"lab/vlm": Repo([first, second], params=7_000_000_000)}) as hub:
         hub.into(monkeypatch, tmp_path / "hf")
-        hook, texts = told
-        mine = {
+        address, texts = hook
+        variables = {
             "PREFECT_HOME": str(tmp_path / "prefect"),
             "PREFECT_API_URL": server.api,
-            "HOOK": hook,
+            "HOOK": address,
         }
         done = subprocess.run(
             [sys.executable, "-c", TWO_LOOKS],
             cwd=REPOSITORY,
-            env={**environment(tmp_path), **mine, "HOOK": hook},
+            env=environment(tmp_path) | variables,
             capture_output=True,
             text=True,
             timeout=900,
@@ -175,10 +171,10 @@ def test_a_new_commit_becomes_a_candidate_and_an_error_is_the_flows(
     first_look, second_look = done.stdout.splitlines()
     assert "candidate vlm-" in first_look and "nowhere.yaml" in second_look
     assert "new commit" in texts.get_nowait() and texts.empty()
-    made = sorted(path.name for path in (tmp_path / "registry" / "models").iterdir())
-    assert made == [f"vlm-{second.sha[:8]}.yaml", "vlm.yaml"]
-    entry = yaml.safe_load((tmp_path / "registry" / "models" / made[0]).read_text())
-    assert entry["state"] == "candidate"
+    models = tmp_path / "registry" / "models"
+    names = sorted(path.name for path in models.iterdir())
+    assert names == [f"vlm-{second.sha[:8]}.yaml", "vlm.yaml"]
+    assert yaml.safe_load((models / names[0]).read_text())["state"] == "candidate"
 
 
 @pytest.mark.slow
@@ -309,7 +305,7 @@ def test_a_model_ends_where_prefect_does_not_end_its_run(
 ) -> None:
     """Of a run that is paused it ends no process, and none after its server was gone for a while:
     the run asks for its state."""
-    mine = night_stubs.job(tmp_path)
+    job = night_stubs.job(tmp_path)
     flow = server.ask("flows/", {"name": "score"})["id"]
     run = server.ask("flow_runs/", {"flow_id": flow, "state": {"type": "RUNNING"}})["id"]
 
@@ -319,9 +315,9 @@ def test_a_model_ends_where_prefect_does_not_end_its_run(
     with temporary_settings({PREFECT_API_URL: server.api}):
         assert why() == ""
         server.set_state(run, kind, name)
-        look = score.follow(mine, [].append, why)
+        look = score.follow(job, [].append, why)
         argv = night_stubs.stub("time.sleep(600)")
-        outcome = attempt.attempt(mine, tmp_path / "r.duckdb", argv=argv, look=look)
+        outcome = attempt.attempt(job, tmp_path / "r.duckdb", argv=argv, look=look)
     assert (outcome.outcome, outcome.kind) == ("skipped", "Cancelled")
     assert outcome.message.startswith(words)
 
@@ -337,12 +333,12 @@ def test_a_model_whose_machine_is_gone_ends_with_that_reason(
     flow = server.ask("flows/", {"name": "score"})["id"]
     deployment = {"name": "score-gone", "flow_id": flow, "work_pool_name": "sdgbias-gone"}
     server.ask("deployments/", deployment)
-    mine = night_stubs.job(tmp_path, "alone", gpu="gone")
+    job = night_stubs.job(tmp_path, "alone", gpu="gone")
     with temporary_settings({PREFECT_API_URL: server.api}):
-        made = night_flow.evaluated(mine, tmp_path / "r.duckdb", None, "score/score-{gpu}")
-    assert (made.outcome, made.kind, made.attempts) == ("failed", "NoWorker", 1)
-    assert made.message.startswith("no worker of the pool sdgbias-gone for 1 s")
-    assert not attempt.failure(made.kind).model, "no model is put aside for it"
+        outcome = night_flow.evaluated(job, tmp_path / "r.duckdb", None, "score/score-{gpu}")
+    assert (outcome.outcome, outcome.kind, outcome.attempts) == ("failed", "NoWorker", 1)
+    assert outcome.message.startswith("no worker of the pool sdgbias-gone for 1 s")
+    assert not attempt.failure(outcome.kind).model, "no model is put aside for it"
     wait_for("its state", lambda: server.runs(["model:alone"], "CANCELLED"))
 
 
@@ -350,7 +346,7 @@ def test_a_model_whose_machine_is_gone_ends_with_that_reason(
 def test_a_night_that_is_ended_cancels_its_models(server: Page, tmp_path: Path) -> None:
     flow = server.ask("flows/", {"name": "score"})["id"]
     server.ask("deployments/", {"name": "score-nobody", "flow_id": flow})
-    mine = night_stubs.job(tmp_path, "waiting", gpu="nobody")
+    job = night_stubs.job(tmp_path, "waiting", gpu="nobody")
 
     def end_the_night() -> None:
         wait_for("its run", lambda: server.runs(["model:waiting"], "SCHEDULED"))
@@ -360,7 +356,7 @@ def test_a_night_that_is_ended_cancels_its_models(server: Page, tmp_path: Path) 
     ending.start()
     try:
         with temporary_settings({PREFECT_API_URL: server.api}), pytest.raises(process.Stopped):
-            score.run_by_deployment("score/score-{gpu}", mine, tmp_path / "r.duckdb", 1, None)
+            score.run_by_deployment("score/score-{gpu}", job, tmp_path / "r.duckdb", 1, None)
     finally:
         ending.join()
         process.begin()

@@ -194,6 +194,7 @@ def test_given_hours_then_the_models_that_they_leave_wait_and_fail_nothing(
 
     night = nights.run(s, lambda: NOW, [].append, score, ends(), steps=())
     assert limits == {"a": 7200.0, "b": 3600.0}
+    assert {o.model: o.seconds for o in night.outcomes} == {"a": 3600.0, "b": 3600.0, "c": 0.0}
     outcomes = {o.model: (o.outcome, o.kind) for o in night.outcomes}
     assert outcomes == {"a": ("published", ""), "b": ("failed", "OutOfTime"), "c": ("skipped", "")}
     assert {entries.load(tmp_path, name).state for name in "abc"} == {"enabled"}

@@ -34,6 +34,7 @@ from sdgbias.nightly.watch import (
     Rules,
 )
 from sdgbias.registry import entries
+from sdgbias.registry import hub as hub_facts
 from sdgbias.scoring import admission
 from tests.builders import night_stubs
 from tests.builders.commands import REPOSITORY
@@ -184,16 +185,17 @@ def test_given_the_rules_of_an_owner_then_new_repositories_become_candidates(
     ],
 )
 def test_given_conditions_then_their_bounds_are_exact(
-    root: Path, hub: Hub, conditions: dict[str, Any], admitted: set[str]
+    conditions: dict[str, Any], admitted: set[str]
 ) -> None:
-    hub.repos = {
-        "lab/vlm-7b": model(),
-        "lab/vlm-7b-more": model(params=7.000000001),
-        "lab/vlm-7b-same-day": model(created="2026-01-31T00:00:00.000Z"),
-        "lab/vlm-7b-gguf": model(),
-    }
-    rules = Rules(commits=False, owners=(Owner("lab", **conditions),))
-    assert {one.repo[8:] for one in watch.look(root, rules, HERE, dry_run=True)} == admitted
+    listed = hub_facts.ModelFacts("lab/vlm-7b", params=7 * 10**9, created=date(2026, 3, 1))
+    releases = (
+        listed,
+        replace(listed, repo="lab/vlm-7b-more", params=listed.params + 1),
+        replace(listed, repo="lab/vlm-7b-same-day", created=date(2026, 1, 31)),
+        replace(listed, repo="lab/vlm-7b-gguf"),
+    )
+    owner = Owner("lab", **conditions)
+    assert {one.repo[8:] for one in releases if owner.admits(one)} == admitted
 
 
 def test_given_trouble_of_one_repository_then_it_stops_no_other_and_of_the_hub_all(
