@@ -4,6 +4,7 @@ makes of a prompt."""
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -168,3 +169,9 @@ def test_paths_are_as_long_as_what_the_processor_makes(chat: Chat) -> None:
     first, second = chat.token_paths([two, ONE])
     assert (first == -1).sum() == 2 * (second == -1).sum() > 0
     assert chat.token_paths([]) == []
+
+
+def test_a_prompt_is_described_with_the_ids_of_every_option(chat: Chat) -> None:
+    lines = chat.describe(Prompt("Question: which?", "AJ"))
+    ids = [line for line in lines if line.startswith("candidate ")]
+    assert len(ids) == 2 and all(re.match(r"candidate '[AJ]': ids \d+", line) for line in ids)
