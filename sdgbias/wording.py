@@ -157,9 +157,10 @@ def lasted(seconds: float | None) -> str:
 
 
 def size(n: int) -> str:
-    """Bytes as '12 kB'."""
-    unit, digits, by = ("B", 0, 1) if n < 1e3 else ("kB", 0, 1e3) if n < 1e6 else ("MB", 1, 1e6)
-    return f"{n / by:.{digits}f}{NBSP}{unit}"
+    """Bytes as '12 kB' or '1.2 GB'."""
+    thousands = min(4, max(0, len(str(int(n))) - 1) // 3)
+    unit = ("B", "kB", "MB", "GB", "TB")[thousands]
+    return f"{n / 1000**thousands:.{int(thousands > 1)}f}{NBSP}{unit}"
 
 
 def worst(verdicts: Mapping[str, int]) -> str:

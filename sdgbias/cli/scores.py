@@ -63,13 +63,20 @@ def plan(
     loaded. GPU hours are scaled from the model's timed runs in --results, first looks (evaluate
     --limit) included.
     """
-    from sdgbias.scoring.cost import Counted, cost, hours
+    from sdgbias.scoring.cost import cost, hours
     from sdgbias.suites.extra_prompts import choose
 
-    counted = Counted(task or "", image_tokens, choose(passes))
     costs = []
     for root, spec in [registered(name) for name in model]:
-        counts = cost(spec, root, benchmark, counted, silent if as_json else update)
+        counts = cost(
+            spec,
+            root,
+            benchmark,
+            task=task or "",
+            image_tokens=image_tokens,
+            passes=choose(passes),
+            progress=silent if as_json else update,
+        )
         estimate = hours(spec, counts["asked"], (results, results.with_name(FIRST_LOOK)))
         costs.append({**counts, "estimate": estimate})
     if as_json:

@@ -48,6 +48,7 @@ def keep(
     compare.
     """
     from sdgbias.store import maintenance
+    from sdgbias.wording import size
 
     planned = (
         maintenance.apply(results, nights, per_model, datetime.now(UTC))
@@ -62,12 +63,11 @@ def keep(
         print_json({"applied": apply, "runs": planned})
         return
     for run in going.to_dict("records"):
-        size = maintenance.size(int(run["bytes"]))
-        typer.echo(f"{run['run_id']}  {run['finished_at']:%Y-%m-%d}  {size}")
+        typer.echo(f"{run['run_id']}  {run['finished_at']:%Y-%m-%d}  {size(int(run['bytes']))}")
     again = "" if apply or going.empty else ". To do it: the same command with --apply"
     typer.echo(
         f"Details of {len(going)} of {len(planned)} runs {'are' if apply else 'would be'} removed,"
-        f" {maintenance.size(int(going['bytes'].sum()))}{again}"
+        f" {size(int(going['bytes'].sum()))}{again}"
     )
 
 
@@ -102,7 +102,7 @@ def compact(results: ResultsOption = DEFAULT_RESULTS) -> None:
     Run it while no night is running.
     """
     from sdgbias.store import maintenance
-    from sdgbias.store.maintenance import size
+    from sdgbias.wording import size
 
     done = maintenance.compact(results, update)
     typer.echo(f"orphans: {done.orphans} files, {size(done.orphan_bytes)}")
@@ -136,7 +136,7 @@ def check(results: ResultsOption = DEFAULT_RESULTS, as_json: JsonOption = False)
 
 def _print_sizes(about: Mapping[str, Any]) -> None:
     """Runs, nights, and bytes by table."""
-    from sdgbias.store.maintenance import size
+    from sdgbias.wording import size
 
     range_ = f", {about['oldest']} to {about['newest']} UTC" if about["runs"] else ""
     typer.echo(

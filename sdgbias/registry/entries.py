@@ -72,24 +72,20 @@ ENV_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
 # ----------------------------------------------------------------------
 
 
-def find_root(start: Path | None = None) -> Path:
+def find_root() -> Path:
     """The project's root: the folder that the environment variable SDGBIAS_REGISTRY names, else the
-    nearest folder at or above ``start`` (default: the working folder) with registry/models in it,
-    else, where ``start`` isn't given, the package's own, which has no models. RegistryError when
-    there is none."""
-    named = os.environ.get(ENV_ROOT, "")
-    if named and start is None:
+    nearest folder at or above the working folder with registry/models in it, else the package's
+    own, which has no models. RegistryError for a named folder without registry/models."""
+    if named := os.environ.get(ENV_ROOT, ""):
         if (Path(named) / "registry" / "models").is_dir():
             return Path(named).resolve()
         raise RegistryError(
             f"{ENV_ROOT}={named}: no registry/models in it; name the folder that holds"
             " registry/models"
         )
-    here = (start or Path.cwd()).resolve()
-    for folder in (here, *here.parents, *([] if start else [project_file()])):
-        if (folder / "registry" / "models").is_dir():
-            return folder
-    raise RegistryError(f"no registry/models folder at or above {here}; {_GO_THERE}")
+    here = Path.cwd()
+    folders = (folder for folder in (here, *here.parents) if (folder / "registry/models").is_dir())
+    return next(folders, project_file())
 
 
 def _files(root: Path | None) -> dict[str, Path]:

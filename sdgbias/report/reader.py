@@ -64,7 +64,7 @@ class Reader:
     @cached_property
     def _connection(self) -> Any:
         return self._stack.enter_context(
-            store.connect(self.results.path, read_only=True, wait=self.results.wait, details=())
+            store.connect(self.results.path, read_only=True, wait=self.results.wait)
         )
 
     def _run(self, sql: str, params: Params, runs: Sequence[str]) -> Any:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -94,21 +94,18 @@ class ScoreCache:
     def append(self, kind: str, rows: pd.DataFrame) -> None:
         """Commits one batch of `kind` ('scores' or 'generations') atomically."""
         rows = rows.assign(**{name: None for name, _ in TIMED if name not in rows})
-        self.commit(
-            kind, [pa.RecordBatch.from_pandas(rows, schema=SCHEMAS[kind], preserve_index=False)]
-        )
+        table = pa.Table.from_pandas(rows, schema=SCHEMAS[kind], preserve_index=False)
+        self.commit(kind, table.to_batches())
 
-    def commit(self, kind: str, batches: list[pa.RecordBatch]) -> None:
+    def commit(self, kind: str, batches: Sequence[pa.RecordBatch]) -> None:
         """As `append`, of batches of the columns of `kind`."""
-        self._write(kind, pa.Table.from_batches(batches, SCHEMAS[kind]))
-
-    def _write(self, kind: str, table: pa.Table) -> Path:
         final = self.folder / f"{kind}-{uuid.uuid4().hex}.parquet"
-        part = final.with_suffix(".part")
         onward = "finished batches are safe: make room, then run the same command again"
+        part = final.with_suffix(".part")
         try:
             with writable(self.folder, onward):
                 with part.open("wb") as handle:
+                    table = pa.Table.from_batches(batches, SCHEMAS[kind])
                     pq.write_table(table, handle, compression="zstd")
                     handle.flush()
                     os.fsync(handle.fileno())
@@ -116,7 +113,6 @@ class ScoreCache:
         finally:
             with suppress(OSError):
                 part.unlink(missing_ok=True)
-        return final
 
     def _table(self, kind: str, *columns: str) -> pa.Table:
         """The rows of all shards of `kind`; an unreadable one is renamed to *.bad and its prompts
@@ -161,9 +157,7 @@ class ScoreCache:
         shards = sorted(self.folder.glob(f"{kind}-*.parquet"))
         frame = self.read(kind, timed=True)
         if len(shards) > 1:
-            table = pa.Table.from_pandas(frame, schema=SCHEMAS[kind], preserve_index=False)
-            final = self._write(kind, table)
+            self.append(kind, frame)
             for path in shards:
-                if path != final:
-                    path.unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
         return frame

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,53 +38,44 @@ GROUP BY ALL HAVING pace > 0 AND bool_and(untimed = 0) ORDER BY ALL
 """
 
 
-@dataclass(frozen=True)
-class Counted:
-    """What is counted. task: 'mcq' or 'regression' alone. image_tokens: tokens per picture, instead
-    of the model's number. passes: prompts beyond the paper's views."""
-
-    task: str = ""
-    image_tokens: int | None = None
-    passes: tuple[str, ...] = ()
-
-
 def cost(
     spec: ModelSpec,
     root: Path,
     benchmark: Path,
-    counted: Counted = Counted(),
+    *,
+    task: str = "",
+    image_tokens: int | None = None,
+    passes: tuple[str, ...] = (),
     progress: Progress = silent,
 ) -> dict[str, Any]:
-    """Counts for one registered model on one benchmark. prompts_*, tokens_*: *_naive, every cell of
-    the paper's views; *_full, Full-view cells alone, the plain evaluation that the paper compares
-    CADE's price with; *_distinct and *_planned of the paper's views; *_extra, what extra prompts
-    add to the planned counts. asked: task -> distinct prompts of each view, summed. Raises
-    UsageError for an engine without a tokenizer here."""
+    """Counts for one registered model on one benchmark. ``task``: 'mcq' or 'regression' alone;
+    ``image_tokens``: per picture, instead of the model's number; ``passes``: prompts beyond the
+    paper's views.
+
+    prompts_*, tokens_*: *_naive, every cell of the paper's views; *_full, Full-view cells alone,
+    the plain evaluation that the paper compares CADE's price with; *_distinct and *_planned of the
+    paper's views; *_extra, what extra prompts add to the planned counts. asked: task -> distinct
+    prompts of each view, summed. Raises UsageError for an engine without a tokenizer here."""
     if spec.backend not in TOKENIZED:
         raise UsageError(
             f"{spec.name}: backend {spec.backend} has no tokenizer to count with; plan works for:"
             f" {', '.join(TOKENIZED)}"
         )
-    cells = suites.of(benchmark).cells(benchmark, suites.EvalSettings(passes=counted.passes))
-    cells = askable(cells[cells["task"] == counted.task] if counted.task else cells, spec)
-    cells = cells.reset_index(drop=True)
-    plan = make_plan(cells, spec.name)
-    paths, parts = _tokenize(spec, root, ImageReader(benchmark), plan.distinct, counted, progress)
-    options = read(spec, WeightOptions)
-    # vLLM shares beginnings by itself
-    shares = bool(options.share_prefix) if isinstance(options, HfOptions) else True
-
-    def planned(cells: pd.DataFrame) -> tuple[int, int]:
-        rows = make_plan(cells, spec.name).distinct
-        of_rows = [paths[key] for key in rows["key"]]
-        return len(rows), _prefilled(rows["image_id"].tolist(), of_rows, spec.batch_size, shares)
-
+    cells = suites.of(benchmark).cells(benchmark, suites.EvalSettings(passes=passes))
+    cells = askable(cells[cells["task"] == task] if task else cells, spec).reset_index(drop=True)
+    plan, images = make_plan(cells, spec.name), ImageReader(benchmark)
+    pictured = plan.distinct.loc[plan.distinct["image_id"] != "", "image_id"]
+    # every picture has as many tokens as the first
+    picture = images[pictured.iloc[0]] if image_tokens is None and len(pictured) else (b"",)
+    paths = _tokenize(spec, root, plan.distinct, picture, image_tokens, progress)
     paper, full = cells["view"].isin([view.value for view in View]), cells["view"] == "full"
     lengths = plan.cells["key"].map({key: len(path) for key, path in paths.items()})
-    tokens_naive, tokens_full = int(lengths[paper].sum()), int(lengths[full].sum())
-    prompts, tokens = planned(cells[paper])
-    all_prompts, all_tokens = planned(cells)
-    image_tokens = int((next(iter(paths.values())) == -1).sum()) if paths else 0
+    (prompts, planned), (all_prompts, all_planned) = (
+        _planned(spec, part, paths) for part in (cells[paper], cells)
+    )
+    tokens = {"naive": int(lengths[paper].sum()), "full": int(lengths[full].sum())}
+    tokens["distinct"] = int(lengths[paper & ~plan.cells["key"].duplicated()].sum())
+    of_pictures = int((next(iter(paths.values())) == -1).sum()) if paths else 0
     by_task = plan.cells.groupby(["task", "view"])["key"].nunique().groupby("task").sum()
     return {
         "model": spec.name,
@@ -94,68 +84,68 @@ def cost(
         "prompts_full": int(full.sum()),
         "prompts_planned": prompts,
         "prompts_extra": all_prompts - prompts,
-        "tokens_naive": tokens_naive,
-        "tokens_full": tokens_full,
-        "tokens_distinct": sum(len(paths[key]) for key in set(plan.cells.loc[paper, "key"])),
-        "tokens_planned": tokens,
-        "tokens_extra": all_tokens - tokens,
-        "image_tokens": image_tokens // parts + 1 if image_tokens else 0,
+        **{f"tokens_{what}": n for what, n in tokens.items()},
+        "tokens_planned": planned,
+        "tokens_extra": all_planned - planned,
+        "image_tokens": of_pictures // len(picture) + 1 if of_pictures else 0,
         "asked": {str(task): int(n) for task, n in by_task.items()},
-        "ratio_naive": round(tokens_naive / max(tokens, 1), 3),
-        "ratio_full": round(tokens / tokens_full, 3) if tokens_full else None,
+        "ratio_naive": round(tokens["naive"] / max(planned, 1), 3),
+        "ratio_full": round(planned / tokens["full"], 3) if tokens["full"] else None,
     }
 
 
 def _tokenize(
     spec: ModelSpec,
     root: Path,
-    images: ImageReader,
     rows: pd.DataFrame,
-    counted: Counted,
+    picture: tuple[bytes, ...],
+    image_tokens: int | None,
     progress: Progress,
-) -> tuple[dict[str, np.ndarray], int]:
-    """(key -> the tokens of each distinct prompt, -1 for those of a picture; pictures a question).
-    Every picture has as many tokens as the first."""
+) -> dict[str, np.ndarray]:
+    """Key -> the tokens of each distinct prompt, -1 for those of a picture; ``picture``: in place
+    of each question's."""
     from sdgbias.engines.hf.processor import load_chat
     from sdgbias.engines.hub_errors import BROKEN
 
     chat = load_chat(spec, root)
-    pictured = rows.loc[rows["image_id"] != "", "image_id"]
-    picture: tuple[bytes, ...] = (b"",)
-    if counted.image_tokens is None and len(pictured):
-        picture = images[str(pictured.iloc[0])]
     paths: list[np.ndarray] = []
     for start in each(progress, "counting tokens", range(0, len(rows), _ENCODED)):
         part = rows.iloc[start : start + _ENCODED].to_dict("records")
         prompts = as_prompts(part, defaultdict(lambda: picture))
         try:
-            paths += chat.token_paths(prompts, counted.image_tokens)
+            paths += chat.token_paths(prompts, image_tokens)
         except (ValueError, *BROKEN) as error:
             why = first_line(error)
             raise ModelError(
                 f"{spec.name}: its processor can't take these prompts ({type(error).__name__}:"
                 f" {why}); try them one by one: sdgbias models parity {spec.name}"
             ) from None
-    return dict(zip(rows["key"], paths, strict=True)), len(picture)
+    return dict(zip(rows["key"], paths, strict=True))
 
 
-def _prefilled(ids: list[str], paths: Sequence[np.ndarray], size: int, shares: bool) -> int:
-    """Tokens that are prefilled when the chunks of the plan are scored, those about one picture
-    behind one beginning where the engine shares it."""
+def _planned(
+    spec: ModelSpec, cells: pd.DataFrame, paths: Mapping[str, np.ndarray]
+) -> tuple[int, int]:
+    """(distinct prompts of the cells, tokens that are prefilled when the chunks of their plan are
+    scored), those about one picture behind one beginning where the engine shares it."""
     from sdgbias.engines.hf.inputs import common_length
 
-    tokens = start = 0
+    options = read(spec, WeightOptions)
+    # vLLM shares beginnings by itself
+    shares = bool(options.share_prefix) if isinstance(options, HfOptions) else True
+    rows = make_plan(cells, spec.name).distinct
+    ids, keys, tokens, start = rows["image_id"].tolist(), rows["key"].tolist(), 0, 0
     while start < len(ids):
-        end = chunk_end(ids, start, size)
-        groups: dict[str, list[np.ndarray]] = {}
-        for image_id, path in zip(ids[start:end], paths[start:end], strict=True):
-            groups.setdefault(image_id, []).append(path)
+        end = chunk_end(ids, start, spec.batch_size)
+        groups = defaultdict[str, list[np.ndarray]](list)
+        for image_id, key in zip(ids[start:end], keys[start:end], strict=True):
+            groups[image_id].append(paths[key])
         for image_id, group in groups.items():
             together = shares and bool(image_id) and len(group) > 1
             begun = common_length([path.tolist() for path in group]) if together else 0
             tokens += sum(map(len, group)) - begun * (len(group) - 1)
         start = end
-    return tokens
+    return len(rows), tokens
 
 
 def hours(spec: ModelSpec, prompts: Mapping[str, int], results: Sequence[Path]) -> dict[str, Any]:

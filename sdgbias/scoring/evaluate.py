@@ -56,7 +56,7 @@ def evaluate(
             f"{spec.name}: {NEEDS_PICTURES}: suite {suite.name} ({benchmark}) asks about pictures,"
             f" and this model is asked the views {', '.join(spec.views)} alone; a night skips it"
         )
-    with store.connect(results, details=()):
+    with store.connect(results):
         pass  # an unwritable folder is an error before any prompt is scored
     name = run_id(spec, root, str(card["benchmark_id"]), suite, settings)
     if (done := _published(results, name)) is not None and not done.failed:

@@ -68,9 +68,9 @@ RESTARTS = 4
 
 class Scorer:
     """Scores prompts into a cache. `failures`: (key, kind, message) of prompts that failed alone;
-    `size`: prompts per chunk, smaller once a chunk ran out of memory; `seconds`, `n_sent`: time
-    spent inside the engine, and prompts sent to it; `deaths`: how often the process of an engine in
-    a child process ended.
+    `size`: prompts per chunk, smaller once a chunk ran out of memory; `seconds`, `n_asked`: time
+    spent on the engine's answers, and prompts that were asked; `deaths`: how often the process of
+    an engine in a child process ended.
 
     Rows may carry `run`, the run that asks for them, which the cache keeps with their times."""
 
@@ -87,8 +87,7 @@ class Scorer:
         self.scored_any = any(cache.folder.glob("scores-*.parquet"))  # including earlier starts
         self.size = spec.batch_size
         self.seconds = self.began = 0.0
-        self.n_sent = 0
-        self.deaths = 0
+        self.n_asked = self.deaths = 0
         limit = read(spec, Options).chunk_timeout
         self.watchdog = Watchdog(cache.folder / "hung.json", limit, self.child)
 
@@ -96,75 +95,6 @@ class Scorer:
         """Scores ``missing``, then decodes the numbers ``wanted`` of prompts that didn't fail."""
         self.score(missing, progress)
         self.generate(wanted[~wanted["key"].isin([key for key, _, _ in self.failures])], progress)
-
-    def forget_hangs(self) -> None:
-        """After the last prompt: the next start tries those that hung as any other failure."""
-        self.watchdog.note.unlink(missing_ok=True)
-
-    @property
-    def pace(self) -> float:
-        """Seconds per prompt so far, 0 before the first."""
-        return self.seconds / max(1, self.n_sent)
-
-    @contextmanager
-    def _timed(self, keys: list[str]) -> Iterator[None]:
-        """Work on the prompts of these keys, which the watchdog watches."""
-        began = time.perf_counter()
-        try:
-            with self.watchdog.watching(keys):
-                yield
-        finally:
-            self.seconds += time.perf_counter() - began
-
-    def _guarded(self, chunk: Chunk, work: Work, died: bool = False) -> list[pa.RecordBatch]:
-        """The finished rows of a chunk, which is halved repeatedly to isolate the prompts that
-        fail. died: it is a single prompt on which the engine ended before."""
-        try:
-            self.n_sent += len(chunk)
-            with self._timed([row["key"] for row in chunk]):
-                return [work(chunk)]
-        except (InputError, NoScores, StoreError):
-            raise
-        except EngineDied as error:
-            why = self._start_again(error)
-            if died:
-                kind = HUNG if self.watchdog.hung else EngineDied.__name__
-                message = f"the engine ended twice on this prompt ({why})"
-                self.failures.append((chunk[0]["key"], kind, message))
-                return []
-            return [rows for row in chunk for rows in self._guarded([row], work, died=True)]
-        except Exception as error:
-            if len(chunk) > 1:
-                half = len(chunk) // 2
-                if isinstance(error, OutOfMemory | MemoryError):
-                    self.size = max(1, min(self.size, half))
-                return [*self._guarded(chunk[:half], work), *self._guarded(chunk[half:], work)]
-            if (
-                isinstance(error, ModelError)
-                and not getattr(error, "of_prompt", False)
-                and not (self.scored_any or any(self.cache.folder.glob("scores-*.parquet")))
-            ):
-                raise  # nothing was scored yet: the fault is the model's, not this prompt's
-            kind = getattr(error, "kind", type(error).__name__)
-            first = (str(error).splitlines() or [""])[0][:300]
-            self.failures.append((chunk[0]["key"], kind, first))
-            return []
-
-    def _start_again(self, error: EngineDied) -> str:
-        """Starts an engine whose child process ended; returns why it ended. Raises
-        InfrastructureError where it keeps ending, or ends while it loads the model."""
-        why = str(error).removeprefix(f"{self.spec.name}: ")
-        if self.watchdog.hung:
-            why = f"no answer for {self.watchdog.limit:.0f} s"
-        self.deaths += 1
-        if self.child is None or self.deaths > RESTARTS:
-            raise InfrastructureError(
-                f"{self.spec.name}: the engine ended {self.deaths} times, the last one: {why}; what"
-                " is finished is kept: run the same command again"
-            ) from None
-        print(f"{self.spec.name}: {why}; it is started again", file=sys.stderr, flush=True)
-        self.child.restart()
-        return why
 
     def score(self, missing: pd.DataFrame, progress: Progress) -> None:
         """Scores prompts over their candidates."""
@@ -183,6 +113,17 @@ class Scorer:
             self._loop("generations", rows, self._generate_batch, report)
             done += len(rows)
 
+    def forget_hangs(self) -> None:
+        """After the last prompt: the next start tries those that hung as any other failure."""
+        self.watchdog.note.unlink(missing_ok=True)
+
+    @property
+    def pace(self) -> float:
+        """Seconds per prompt so far, 0 before the first."""
+        return self.seconds / max(1, self.n_asked)
+
+    # -- chunk by chunk
+
     def _loop(
         self, kind: str, missing: pd.DataFrame, work: Work, progress: Callable[[int, int], None]
     ) -> None:
@@ -191,20 +132,19 @@ class Scorer:
             self.failures.append((key, HUNG, "the engine hung twice on this prompt"))
         missing = pd.concat([missing[hangs == 0], missing[hangs == 1]], ignore_index=True)
         alone, total, start = int((hangs == 0).sum()), len(missing), 0
-        held: list[pa.RecordBatch] = []
+        waiting: list[pa.RecordBatch] = []
 
         def commit() -> None:
-            batches = held.copy()
-            held.clear()
+            batches = waiting.copy()
+            waiting.clear()
             if batches:
                 self.cache.commit(kind, batches)
 
         since = time.perf_counter()
         with self.watchdog.on_duty(commit), closing(self._read(kind, missing, alone)) as chunks:
             for chunk in chunks:
-                held += [rows for rows in self._guarded(chunk, work) if rows.num_rows]
+                waiting += [rows for rows in self._guarded(chunk, work) if rows.num_rows]
                 start += len(chunk)
-                self.scored_any = self.scored_any or bool(held)
                 # progress counts what is committed
                 if time.perf_counter() - since >= COMMIT_EVERY or start == total:
                     commit()
@@ -241,7 +181,7 @@ class Scorer:
                     at = end
                 size, (end, reading) = self.size, begun.popleft()
                 self.began = time.perf_counter()
-                with self._timed(keys[start:end]):
+                with self.watchdog.watching(keys[start:end]):
                     chunk = reading.result()
                 yield chunk
                 start = end
@@ -252,46 +192,90 @@ class Scorer:
         finally:
             reader.shutdown(cancel_futures=True)
 
-    def _lap(self) -> float:
-        """Seconds since a chunk was awaited, or since its last part was done."""
-        began, self.began = self.began, time.perf_counter()
-        return self.began - began
+    def _guarded(self, chunk: Chunk, work: Work, died: bool = False) -> list[pa.RecordBatch]:
+        """The finished rows of a chunk, which is halved repeatedly to isolate the prompts that
+        fail. died: it is a single prompt on which the engine ended before."""
+        try:
+            with self.watchdog.watching([row["key"] for row in chunk]):
+                rows = work(chunk)
+            self.scored_any = True
+            return [rows]
+        except (InputError, NoScores, StoreError):
+            raise
+        except EngineDied as error:
+            why = self._start_again(error)
+            if not died:
+                return [rows for row in chunk for rows in self._guarded([row], work, died=True)]
+            kind = HUNG if self.watchdog.hung else EngineDied.__name__
+            message = f"the engine ended twice on this prompt ({why})"
+        except Exception as error:
+            if len(chunk) > 1:
+                half = len(chunk) // 2
+                if isinstance(error, OutOfMemory | MemoryError):
+                    self.size = max(1, min(self.size, half))
+                return [*self._guarded(chunk[:half], work), *self._guarded(chunk[half:], work)]
+            of_model = isinstance(error, ModelError) and not getattr(error, "of_prompt", False)
+            if of_model and not self.scored_any:
+                raise  # nothing was scored yet: the fault is the model's, not this prompt's
+            kind = getattr(error, "kind", type(error).__name__)
+            message = (str(error).splitlines() or [""])[0][:300]
+        self.failures.append((chunk[0]["key"], kind, message))
+        return []
+
+    def _start_again(self, error: EngineDied) -> str:
+        """Starts an engine whose child process ended; returns why it ended. Raises
+        InfrastructureError where it keeps ending, or ends while it loads the model."""
+        why = str(error).removeprefix(f"{self.spec.name}: ")
+        if self.watchdog.hung:
+            why = f"no answer for {self.watchdog.limit:.0f} s"
+        self.deaths += 1
+        if self.child is None or self.deaths > RESTARTS:
+            raise InfrastructureError(
+                f"{self.spec.name}: the engine ended {self.deaths} times, the last one: {why}; what"
+                " is finished is kept: run the same command again"
+            ) from None
+        print(f"{self.spec.name}: {why}; it is started again", file=sys.stderr, flush=True)
+        self.child.restart()
+        return why
+
+    # -- rows of the cache
 
     def _score_batch(self, chunk: Chunk) -> pa.RecordBatch:
         prompts = [row["prompt"] for row in chunk]
         batch = self.engine.candidate_scores(prompts)
-        seconds = self._lap()
         widths = np.array([len(p.candidates) for p in prompts])
-        inside = np.arange(batch.logits.shape[1]) < widths[:, None]
-        offsets = np.concatenate([[0], widths.cumsum()])
-        upper = pa.nulls(len(prompts), pa.list_(pa.float32()))
-        if batch.upper is not None:
-            upper = _lists(offsets, batch.upper[inside], np.isnan(batch.upper).all(axis=1))
-        valid = scored(batch, widths)
+        complete = scored(batch, widths)
         keys = [row["key"] for row in chunk]
-        self.failures += [(key, *NOT_FINITE) for key, ok in zip(keys, valid, strict=True) if not ok]
+        self.failures += [
+            (key, *NOT_FINITE) for key, ok in zip(keys, complete, strict=True) if not ok
+        ]
+        upper: list[np.ndarray | None] = [None] * len(chunk)
+        if batch.upper is not None:
+            upper = [
+                None if np.isnan(row).all() else row[:width]
+                for row, width in zip(batch.upper, widths, strict=True)
+            ]
         rows = _rows(
             "scores",
             keys,
             [p.candidates for p in prompts],
-            _lists(offsets, batch.logits[inside]),
+            [row[:width] for row, width in zip(batch.logits, widths, strict=True)],
             batch.mass,
             batch.minus_logit,
             batch.top_token,
             batch.n_tokens,
             upper,
-            _by_tokens(seconds, batch.n_tokens),
+            self._seconds(batch.n_tokens),
             [row.get("run") for row in chunk],
         )
-        return rows.filter(pa.array(valid))
+        return rows.filter(pa.array(complete))
 
     def _generate_batch(self, chunk: Chunk) -> pa.RecordBatch:
         """Free answers, or the answer after each forced start: all rows of a chunk have the same
         starts and limit."""
         starts, limit = _starts_and_limit(chunk)
         answers = self.engine.generate([row["prompt"] for row in chunk], starts, limit)
-        shares = _by_tokens(self._lap(), np.array([row["n_tokens"] for row in chunk]))
-        seconds = shares / len(starts)
+        seconds = self._seconds(np.array([row["n_tokens"] for row in chunk])) / len(starts)
         rows = [
             (row["key"], start, text, limit, truncated, float(share), row.get("run"))
             for row, texts, cuts, share in zip(
@@ -300,6 +284,18 @@ class Scorer:
             for start, text, truncated in zip(starts, texts, cuts, strict=True)
         ]
         return _rows("generations", *zip(*rows, strict=True))
+
+    def _seconds(self, tokens: np.ndarray) -> np.ndarray:
+        """(N,) the time since a chunk was awaited, or since its last part was done, divided among N
+        prompts in proportion to their tokens: what they share, a picture or a common beginning, is
+        divided with it. Evenly where a length is unknown."""
+        began, self.began = self.began, time.perf_counter()
+        self.seconds += self.began - began
+        self.n_asked += len(tokens)
+        weights = np.asarray(tokens, dtype=float)
+        if not (weights > 0).all():
+            weights = np.ones(len(weights))
+        return (self.began - began) * weights / weights.sum()
 
 
 def _starts_and_limit(chunk: Chunk) -> tuple[list[str], int]:
@@ -311,26 +307,11 @@ def _rows(kind: str, *columns: Any) -> pa.RecordBatch:
     """Columns in the order of the cache's, as rows of it."""
     schema = SCHEMAS[kind]
     arrays = [
-        c if isinstance(c, pa.Array) else pa.array(c, f.type, from_pandas=True)
-        for c, f in zip(columns, schema, strict=True)
+        # a NaN in a list is no candidate or an exact logit, elsewhere no value
+        pa.array(values, field.type, from_pandas=not pa.types.is_list(field.type))
+        for values, field in zip(columns, schema, strict=True)
     ]
     return pa.record_batch(arrays, schema=schema)
-
-
-def _lists(offsets: np.ndarray, values: np.ndarray, null: np.ndarray | None = None) -> pa.Array:
-    """A list per row of the ``values`` between its offset and the next, or null."""
-    flat = pa.array(values.astype(np.float32, copy=False))
-    where = pa.array(offsets, pa.int32())
-    return pa.ListArray.from_arrays(where, flat, mask=None if null is None else pa.array(null))
-
-
-def _by_tokens(seconds: float, tokens: np.ndarray) -> np.ndarray:
-    """(N,) the time of a batch of N prompts, divided in proportion to their tokens: what they
-    share, a picture or a common beginning, is divided with it. Evenly where a length is unknown."""
-    weights = np.asarray(tokens, dtype=float)
-    if not (weights > 0).all():
-        weights = np.ones(len(weights))
-    return seconds * weights / weights.sum()
 
 
 class Watchdog:

@@ -9,17 +9,18 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, fields
 from pathlib import Path
 
 import duckdb
 import pyarrow as pa
 
-from sdgbias.errors import Busy, DiskFull, StoreError, first_line
+from sdgbias.errors import Busy, DiskFull, StoreError, UsageError, first_line
 from sdgbias.files import packaged, packaged_yaml
 from sdgbias.store import parquet, views
+from sdgbias.store.tables import schema
+from sdgbias.store.views import quoted
 
 #: Version of schema.sql: raised with every change to it.
 SCHEMA = 22
@@ -28,10 +29,23 @@ _BUSY = re.compile(
     r" another"
 )
 _HOLDER = re.compile(r"held in (.+?\(PID \d+\))")
-_CATALOGUE = pa.schema(
-    (f.name, pa.int64() if f.name in ("rows", "bytes", "written_ns") else pa.string())
-    for f in fields(parquet.RunTable)
-)
+
+
+def local(path: Path | str) -> Path:
+    """The results file as a path. Raises UsageError for a path that DuckDB misreads, StoreError for
+    a folder or a pipe."""
+    if re.match(r"[a-z0-9+]+:/", str(path)):
+        raise UsageError(
+            f"--results {path}: results are a local file; mount or copy what lies elsewhere"
+        )
+    if "?" in str(path):  # DuckDB takes it for the end of the path, and its log file for another
+        raise UsageError(
+            f"--results {path}: DuckDB writes no file whose path holds a question mark"
+        )
+    path = Path(path)
+    if path.exists() and not path.is_file():
+        raise StoreError(f"{path} is no file; choose another --results, e.g. results.duckdb")
+    return path
 
 
 def open_file(path: Path, read_only: bool, wait: float) -> duckdb.DuckDBPyConnection:
@@ -110,7 +124,7 @@ def version_of(con: duckdb.DuckDBPyConnection) -> int:
 def create_tables(con: duckdb.DuckDBPyConnection) -> None:
     """The tables and views of schema.sql, in a file without any."""
     con.execute("BEGIN")
-    con.execute(packaged("store", "schema.sql").read_text(encoding="utf-8"))
+    con.execute(schema())
     con.execute(f"CREATE TABLE schema_version AS SELECT {SCHEMA} AS version")
     _comment(con)
     con.execute("COMMIT")
@@ -120,22 +134,15 @@ def _comment(con: duckdb.DuckDBPyConnection) -> None:
     """What every table and column holds, from comments.yaml: by `table.column`, or by the column's
     name where it means the same in every table."""
     comments = packaged_yaml("comments.yaml")
-    tables = """SELECT schema_name, table_name, 'TABLE' AS kind FROM duckdb_tables() WHERE NOT
-                internal UNION ALL SELECT schema_name, view_name, 'VIEW' FROM duckdb_views() WHERE
-                NOT internal"""
-    columns = """SELECT schema_name, table_name, column_name FROM duckdb_columns() WHERE NOT
-                 internal"""
-
-    def quoted(text: str) -> str:
-        return "'" + text.replace("'", "''") + "'"
-
-    for schema, table, kind in con.execute(tables).fetchall():
-        text = quoted(comments["tables"][table])
-        con.execute(f"COMMENT ON {kind} {schema}.{table} IS {text}")
-    for schema, table, column in con.execute(columns).fetchall():
-        by_name = comments["columns"]
-        text = quoted(by_name.get(f"{table}.{column}") or by_name[column])
-        con.execute(f'COMMENT ON COLUMN {schema}.{table}."{column}" IS {text}')
+    of_tables, of_columns = comments["tables"], comments["columns"]
+    for kind, name in (("TABLE", "table"), ("VIEW", "view")):
+        sql = f"SELECT schema_name, {name}_name FROM duckdb_{name}s() WHERE NOT internal"
+        for room, table in con.execute(sql).fetchall():
+            con.execute(f"COMMENT ON {kind} {room}.{table} IS {quoted(of_tables[table])}")
+    sql = "SELECT schema_name, table_name, column_name FROM duckdb_columns() WHERE NOT internal"
+    for room, table, column in con.execute(sql).fetchall():
+        text = quoted(of_columns.get(f"{table}.{column}") or of_columns[column])
+        con.execute(f'COMMENT ON COLUMN {room}.{table}."{column}" IS {text}')
 
 
 def write_reasons(con: duckdb.DuckDBPyConnection, run_id: str | None = None) -> None:
@@ -169,20 +176,15 @@ def _discard(draft: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def catalogue(files: Sequence[parquet.RunTable]) -> pa.Table:
-    return pa.Table.from_pylist(list(map(asdict, files)), _CATALOGUE)
-
-
 def copy(source: Path, target: Path) -> None:
     """Everything of one DuckDB file into a new one, without holes. ``source`` must have no writer
     meanwhile."""
-    quoted = ["'" + str(p).replace("'", "''") + "'" for p in (source, target)]
     with (
         translate_errors(target, "write"),
         duckdb.connect(config={"autoinstall_known_extensions": False}) as con,
     ):
-        con.execute(f"ATTACH {quoted[0]} AS old (READ_ONLY)")
-        con.execute(f"ATTACH {quoted[1]} AS new")
+        con.execute(f"ATTACH {quoted(source)} AS old (READ_ONLY)")
+        con.execute(f"ATTACH {quoted(target)} AS new")
         con.execute("COPY FROM DATABASE old TO new")
         con.execute("CHECKPOINT new")
         con.execute("DETACH new")

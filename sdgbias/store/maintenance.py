@@ -27,24 +27,20 @@ from sdgbias import locks, store
 from sdgbias.errors import StoreError, one_of
 from sdgbias.files import packaged_sql
 from sdgbias.progress import Progress, each, silent
-from sdgbias.store import database, parquet
+from sdgbias.store import database, parquet, views
 from sdgbias.store.parquet import RunTable
 
 
-def catalogued(results: Path, where: str = "dropped_at IS NULL") -> list[RunTable]:
-    """The rows of the catalogue, by file."""
-    with store.connect(results, read_only=True, details=()) as con:
-        rows = con.execute(
-            f"SELECT {', '.join(parquet.COLUMNS)} FROM details WHERE {where} ORDER BY file"
-        ).fetchall()
-    return [RunTable(*row) for row in rows]
+def _catalogued(results: Path) -> list[RunTable]:
+    with store.connect(results, read_only=True) as con:
+        return views.catalogued(con, results)
 
 
 def orphans(results: Path) -> list[Path]:
     """Files below the folder of details without a row in the catalogue: left by a killed or
     repeated publish, or by retention."""
     folder = parquet.home(results)
-    named = {folder / d.file for d in catalogued(results)}
+    named = {folder / d.file for d in _catalogued(results)}
     return sorted(p for p in folder.glob("run_id=*/*") if p not in named and p.is_file())
 
 
@@ -81,21 +77,11 @@ def _when(value: Any) -> str:
     return "" if value is None or value != value else value.isoformat(timespec="seconds")
 
 
-def size(n: int) -> str:
-    """Bytes in the largest unit that fits: 1.2 GB."""
-    value = float(n)
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 1000:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1000
-    return f"{value:.1f} TB"
-
-
 def check(results: Path, progress: Progress = silent) -> list[tuple[RunTable, str]]:
     """Every catalogued file whose bytes differ from those written: (file, 'missing' |
     'damaged')."""
     folder = parquet.home(results)
-    details = each(progress, "checking", catalogued(results))
+    details = each(progress, "checking", _catalogued(results))
     faults = ((detail, parquet.fault(folder, detail, whole=True)) for detail in details)
     return [(detail, why) for detail, why in faults if why]
 
@@ -121,17 +107,14 @@ def apply(results: Path, nights: int, per_model: int, now: datetime) -> pd.DataF
         planned = plan(results, nights, per_model)
         going = planned.loc[planned["kept"] == "", "run_id"].tolist()
         if going:
-            with store.connect(results, details=()) as con:
-                con.execute("BEGIN")
-                named = "list_contains(?, run_id) AND dropped_at IS NULL"
-                paths = con.execute(f"SELECT file FROM details WHERE {named}", [going]).fetchall()
+            with store.connect(results) as con:
+                files = views.catalogued(con, results, runs=going)
                 con.execute(
-                    f"UPDATE details SET dropped_at = ? WHERE {named}",
-                    [now.replace(tzinfo=None), going],
+                    "UPDATE details SET dropped_at = ? WHERE list_contains(?, file)",
+                    [now.replace(tzinfo=None), [one.file for one in files]],
                 )
-                con.execute("COMMIT")
-            for (file,) in paths:
-                (folder / file).unlink(missing_ok=True)
+            for one in files:
+                (folder / one.file).unlink(missing_ok=True)
             for run_id in going:
                 remove_if_empty(folder / parquet.folder_of(run_id))
     return planned
@@ -144,10 +127,9 @@ def remove(results: Path, run_ids: Sequence[str]) -> pd.DataFrame:
     folder = parquet.home(results)
     with locks.alone(results):
         runs = store.query(results, "FROM runs WHERE list_contains(?, run_id)", [list(run_ids)])
-        for run_id in run_ids:
-            if run_id not in set(runs["run_id"]):
-                raise StoreError(f"{results}: {one_of('run', run_id, store.run_ids(results))}")
-        with store.connect(results, details=()) as con:
+        for run_id in (name for name in run_ids if name not in set(runs["run_id"])):
+            raise StoreError(f"{results}: {one_of('run', run_id, store.run_ids(results))}")
+        with store.connect(results) as con:
             con.execute("BEGIN")
             for table in ("runs", "details", *store.SMALL_TABLES, "verdicts", "flips", "accepted"):
                 con.execute(f"DELETE FROM {table} WHERE list_contains(?, run_id)", [list(run_ids)])
@@ -186,7 +168,7 @@ def compact(results: Path, progress: Progress = silent) -> Cleared:
             remove_if_empty(run)
         progress("copying the DuckDB file", 0, 1)
         before = results.stat().st_size
-        with store.connect(results, details=()) as con:
+        with store.connect(results) as con:
             con.execute("CHECKPOINT")  # moves what a killed writer left in the log into the file
         with database.rewriting(results) as draft:
             database.copy(results, draft)

@@ -17,6 +17,7 @@ from sdgbias.errors import StoreError
 from sdgbias.files import packaged, replacing
 from sdgbias.store import database, night_files
 from sdgbias.store.database import SCHEMA
+from sdgbias.store.views import quoted
 
 #: Versions whose files can be read.
 EARLIER = (15, 16, 17, 18, 19, 20, 21)
@@ -63,8 +64,7 @@ def _upgrade(path: Path, wait: float) -> None:
     with database.rewriting(path) as draft:
         with duckdb.connect(str(draft)) as con, database.translate_errors(draft, "write"):
             database.create_tables(con)
-            quoted = str(path).replace("'", "''")
-            con.execute(f"ATTACH '{quoted}' AS old (READ_ONLY)")
+            con.execute(f"ATTACH {quoted(path)} AS old (READ_ONLY)")
             _copy_rows(con)
             _write_files(con, path)
             con.execute("DETACH old")

@@ -1,11 +1,20 @@
-"""Location of the Parquet files of runs, and how one is written and checked."""
+"""The big tables of a run, Parquet files that never change:
+
+    <results without its suffix>.runs/run_id=<run>/<table>-<first 16 digits of the sha256>.parquet
+
+A file is written under a temporary name and renamed into place, before the results file is opened
+for writing: the lock that keeps readers out is held only for the rows of the catalogue (table
+``details`` of the results file). A file without a row in the catalogue is an orphan: never read,
+and removed by `sdgbias store compact`.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import uuid
-from dataclasses import dataclass, field, fields
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
@@ -14,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sdgbias.errors import DiskFull, StoreError
-from sdgbias.store.tables import TABLES
+from sdgbias.store.tables import DETAILS
 
 #: Small enough that looking up one question reads only a part of the file.
 ROW_GROUP = 131_072
@@ -57,6 +66,10 @@ class RunTable:
 
 #: The columns of table details that a Detail has, in its order, quoted for SQL.
 COLUMNS = tuple(f'"{f.name}"' for f in fields(RunTable))
+_CATALOGUE = pa.schema(
+    (f.name, pa.int64() if f.name in ("rows", "bytes", "written_ns") else pa.string())
+    for f in fields(RunTable)
+)
 #: Files whose bytes this process has compared with their digest, by path, as (inode, size, time,
 #: digest): hashed again only when one of these changes.
 _COMPARED: dict[str, tuple[int, int, int, str]] = {}
@@ -79,7 +92,7 @@ def write(results: Path, run_id: str, table: str, rows: pa.Table) -> RunTable:
     Raises StoreError where the file can't be written; no partial file remains.
     """
     folder = home(results) / folder_of(run_id)
-    rows = rows.sort_by([(key, "ascending") for key in TABLES[table]]).drop_columns("run_id")
+    rows = rows.sort_by([(key, "ascending") for key in DETAILS[table]]).drop_columns("run_id")
     part = folder / f".{table}-{uuid.uuid4().hex}.part"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -98,6 +111,11 @@ def write(results: Path, run_id: str, table: str, rows: pa.Table) -> RunTable:
         raise refusal.kind(f"can't write {folder}: {refusal.cause}, {AGAIN}") from None
     file = f"{folder_of(run_id)}/{final}"
     return RunTable(run_id, table, file, len(rows), stat.st_size, digest, stat.st_mtime_ns)
+
+
+def catalogue(files: Sequence[RunTable]) -> pa.Table:
+    """The rows of table ``details`` for these files."""
+    return pa.Table.from_pylist(list(map(asdict, files)), _CATALOGUE)
 
 
 def sha256(path: Path) -> str:
@@ -128,7 +146,7 @@ def fault(where: Path, detail: RunTable, *, whole: bool = False) -> str:
     return ""
 
 
-def advice(run_id: str, file: str, why: str) -> str:
+def advice(run_id: str, file: Path, why: str) -> str:
     """The message for a reader of a broken run."""
     next_step = "move the damaged file away"
     if why == "missing":

@@ -9,6 +9,7 @@ runs come through Arrow, which only reads them.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -18,7 +19,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from sdgbias.errors import UsageError
-from sdgbias.store import night_files, parquet, views
+from sdgbias.store import night_files, views
 
 _LOCKED = """SET python_enable_replacements = false; SET enable_external_access = false;
              SET disabled_filesystems = 'LocalFileSystem'; SET lock_configuration = true"""
@@ -43,8 +44,7 @@ def answer(con: duckdb.DuckDBPyConnection, results: Path, sql: str) -> pd.DataFr
         if len(kinds) != 1 or kinds[0] not in _READS:
             listed = ", ".join(kind.name for kind in kinds) or "no statement"
             raise UsageError(f"--sql is {listed}; {_ONLY_READS}")
-        for table in views.tables_in(sql):
-            _show_files(con, results, table)
+        views.show(con, results, views.tables_in(sql), scan=_scan)
         night_files.copy(con, results, sql)
         con.execute(_LOCKED)
         frame: pd.DataFrame = con.execute(sql).df()
@@ -71,17 +71,14 @@ def _in_one_line(con: duckdb.DuckDBPyConnection, text: str) -> str:
     return f"{line}; near: {', '.join(near)}" if near else line
 
 
-def _show_files(con: duckdb.DuckDBPyConnection, results: Path, table: str) -> None:
-    """The view ``table`` over the files of all runs. The run of a row is encoded in the file's
-    folder name."""
-    base = parquet.home(results).resolve()
-    sound, broken = views.files(con, results, table)
+def _scan(con: duckdb.DuckDBPyConnection, table: str, paths: Sequence[Path]) -> str:
+    """The statement that reads these files. The run of a row is encoded in its folder's name."""
     data = ds.dataset(
-        [str(base / detail.file) for detail in sound],
+        [str(path.resolve()) for path in paths],
         schema=con.sql(f"FROM detail.{table} LIMIT 0").to_arrow_table().schema,
         format="parquet",
         partitioning=ds.partitioning(pa.schema([("run_id", pa.string())]), flavor="hive"),
-        partition_base_dir=str(base),
+        partition_base_dir=str(paths[0].resolve().parents[1]),
     )
     con.register(f"{table}_files", data)
-    views.make(con, table, [f"FROM {table}_files", *views.lost(con, table, broken)])
+    return f"FROM {table}_files"

@@ -1,17 +1,17 @@
 """The catalogued files of runs as tables of a connection: temporary views named scores,
-predictions, decoded and spoken."""
+predictions, decoded and spoken, and the view of answers."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 from sdgbias.errors import StoreError
 from sdgbias.store import parquet
 from sdgbias.store.parquet import RunTable
-from sdgbias.store.tables import TABLES
+from sdgbias.store.tables import DETAILS, columns
 
 #: Of each answer the question that it answers, and what its errors are clustered by.
 ANSWERS = """
@@ -21,8 +21,8 @@ ANSWERS = """
            unit_of(method, test, prompt_key, cluster_id) AS unit
     FROM predictions p JOIN runs r USING (run_id) JOIN questions q
       ON q.benchmark_id = r.benchmark_id AND q.task = p.task AND q.item_id = p.item_id"""
-_WORD = re.compile(rf"\b({'|'.join(TABLES)}|answers)\b", re.IGNORECASE)
-_TAME = re.compile(rf"run_id=[^/\\]+/({'|'.join(TABLES)})-[0-9a-f]{{16}}\.parquet")
+_WORD = re.compile(rf"\b({'|'.join(DETAILS)}|answers)\b", re.IGNORECASE)
+_TAME = re.compile(rf"run_id=[^/\\]+/({'|'.join(DETAILS)})-[0-9a-f]{{16}}\.parquet")
 #: Prefix of the message of a broken file inside a DuckDB error.
 MARK = "sdgbias-details: "
 
@@ -34,88 +34,88 @@ def tables_in(sql: str) -> list[str]:
     return sorted(words - {"answers"} | ({"predictions"} if "answers" in words else set()))
 
 
-def show(
-    con: Any,
-    results: Path,
-    tables: Collection[str] = tuple(TABLES),
-    runs: Sequence[str] | None = None,
-) -> None:
-    """Creates the views over every catalogued file, or over those of ``runs`` only (much cheaper
-    with thousands of runs).
-
-    A filter on run_id opens only the files of those runs. A missing or damaged file raises an error
-    only for readers of its run.
-    """
-    where = parquet.home(results)
-    for table in tables:
-        sound, broken = files(con, results, table, runs)
-        quoted = ", ".join("'" + f"{where}/{d.file}".replace("'", "''") + "'" for d in sound)
-        con.execute(f"SET VARIABLE {table}_files = [{quoted}]")
-        rows = (
-            f"SELECT * FROM read_parquet(getvariable('{table}_files'), hive_partitioning = true,"
-            " hive_types = {'run_id': 'VARCHAR'})"
+def catalogued(
+    con: Any, results: Path, table: str | None = None, runs: Sequence[str] | None = None
+) -> list[RunTable]:
+    """The rows of the catalogue whose files were not dropped, by file: of one table, of some runs.
+    Raises StoreError where one names a file elsewhere."""
+    rows = con.execute(
+        f"""SELECT {", ".join(parquet.COLUMNS)} FROM details WHERE dropped_at IS NULL
+            AND ($table IS NULL OR "table" = $table)
+            AND ($runs IS NULL OR list_contains($runs::VARCHAR[], run_id)) ORDER BY file""",
+        {"table": table, "runs": runs if runs is None else list(runs)},
+    ).fetchall()
+    files = [RunTable(*row) for row in rows]
+    if not all(_TAME.fullmatch(one.file) for one in files):
+        raise StoreError(
+            f"{results}: table details names a file outside {parquet.home(results)}; this is no"
+            " results file of sdgbias"
         )
-        make(con, table, [*([rows] if sound else []), *lost(con, table, broken)])
+    return files
 
 
 def files(
     con: Any, results: Path, table: str, runs: Sequence[str] | None = None
-) -> tuple[list[RunTable], list[tuple[str, str]]]:
-    """The intact catalogued files of a table, by file, and the others as (run id, reason): one
-    unreadable file would make DuckDB fail on all the rest. Raises StoreError where the
-    catalogue names a file elsewhere."""
+) -> tuple[list[Path], list[tuple[str, str]]]:
+    """The intact files of a table, and the others as (run id, message): one unreadable file would
+    make DuckDB fail on all the rest. Raises as `catalogued`."""
     where = parquet.home(results)
-    condition = "" if runs is None else " AND list_contains($runs, run_id)"
-    details = [
-        RunTable(*row)
-        for row in con.execute(
-            f'SELECT {", ".join(parquet.COLUMNS)} FROM details WHERE "table" = $table AND'
-            f" dropped_at IS NULL{condition} ORDER BY file",
-            {"table": table} | ({} if runs is None else {"runs": list(runs)}),
-        ).fetchall()
-    ]
-    if not all(_TAME.fullmatch(detail.file) for detail in details):
-        raise StoreError(
-            f"{results}: table details names a file outside {where}; this is no results"
-            " file of sdgbias"
-        )
-    sound, broken = [], []
-    for detail in details:
-        why = parquet.fault(where, detail)
-        if why:
-            broken.append(
-                (detail.run_id, MARK + parquet.advice(detail.run_id, f"{where}/{detail.file}", why))
-            )
+    sound: list[Path] = []
+    broken: list[tuple[str, str]] = []
+    for one in catalogued(con, results, table, runs):
+        if why := parquet.fault(where, one):
+            broken.append((one.run_id, parquet.advice(one.run_id, where / one.file, why)))
         else:
-            sound.append(detail)
+            sound.append(where / one.file)
     return sound, broken
 
 
-def lost(con: Any, table: str, broken: Sequence[tuple[str, str]]) -> list[str]:
+def _scan(con: Any, table: str, paths: Sequence[Path]) -> str:
+    """The statement that reads these files. A filter on run_id opens only those of its runs."""
+    con.execute(f"SET VARIABLE {table}_files = [{', '.join(map(quoted, paths))}]")
+    return (
+        f"SELECT * FROM read_parquet(getvariable('{table}_files'), hive_partitioning = true,"
+        " hive_types = {'run_id': 'VARCHAR'})"
+    )
+
+
+def show(
+    con: Any,
+    results: Path,
+    tables: Collection[str],
+    runs: Sequence[str] | None = None,
+    scan: Callable[[Any, str, Sequence[Path]], str] = _scan,
+) -> None:
+    """Creates the views of these tables over every catalogued file, or over those of ``runs`` only
+    (much cheaper with thousands of runs, of which each table costs some 10 ms). A missing or
+    damaged file raises an error only for readers of its run. ``scan``: connection, table, files ->
+    the statement that reads them."""
+    for table in tables:
+        sound, broken = files(con, results, table, runs)
+        # the empty table has every column
+        parts = [f"FROM detail.{table}", *([scan(con, table, sound)] if sound else [])]
+        parts += [_raising(table, broken)] if broken else []
+        sql = " UNION ALL BY NAME ".join(parts)
+        con.execute(f"CREATE OR REPLACE TEMP VIEW {table} AS {sql}")
+        if table == "predictions":
+            con.execute(ANSWERS)
+
+
+def _raising(table: str, broken: Sequence[tuple[str, str]]) -> str:
     """A part of a view that raises an error when a run with a broken file is read, whatever the
     statement asks of its other columns: a NULL there would let a filter drop the run silently."""
-    if not broken:
-        return []
-    values = ", ".join(
-        "(" + ", ".join("'" + v.replace("'", "''") + "'" for v in pair) + ")" for pair in broken
+    values = ", ".join(f"({quoted(run)}, {quoted(MARK + message)})" for run, message in broken)
+    raising = ", ".join(
+        f'CAST(error(message) AS {kind}) AS "{name}"'
+        for name, kind in columns(table).items()
+        if name != "run_id"
     )
-    columns = con.execute(
-        "SELECT column_name, data_type FROM duckdb_columns() WHERE schema_name = 'detail' AND"
-        " table_name = ? AND column_name <> 'run_id'",
-        [table],
-    ).fetchall()
-    raising = ", ".join(f'CAST(error(said) AS {kind}) AS "{name}"' for name, kind in columns)
-    return [
-        f"SELECT run_id, {raising} FROM (VALUES {values}) lost(run_id, said)"
-        " WHERE error(said) IS NULL"
-    ]
+    return (
+        f"SELECT run_id, {raising} FROM (VALUES {values}) lost(run_id, message)"
+        " WHERE error(message) IS NULL"
+    )
 
 
-def make(con: Any, table: str, parts: Sequence[str]) -> None:
-    """The view ``table``: its empty table, which has every column, and the rows of ``parts``."""
-    con.execute(
-        f"CREATE OR REPLACE TEMP VIEW {table} AS "
-        + " UNION ALL BY NAME ".join([f"FROM detail.{table}", *parts])
-    )
-    if table == "predictions":
-        con.execute(ANSWERS)
+def quoted(text: object) -> str:
+    """A text or path as SQL writes it."""
+    return "'" + str(text).replace("'", "''") + "'"

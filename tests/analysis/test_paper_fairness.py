@@ -32,9 +32,10 @@ TASKS = {"p1": "direct", "p2": "choice", "p3": "choice"}
 LLAVA, PLANTED = "LLaVA-1.5 (7B) (measured)", "planted-people (planted)"
 
 
-def record(model: str, suite: str = "people", provenance: str = "measured") -> store.RunRecord:
+def record(model: str, suite: str = "people", provenance: str = "measured") -> dict[str, str]:
     at = {"started_at": "2026-01-01", "finished_at": "2026-01-01 00:01"}
-    return store.RunRecord(f"{model}-{suite}", model, "b" * 16, suite, **at, provenance=provenance)
+    about = {"run_id": f"{model}-{suite}", "model": model, "benchmark_id": "b" * 16}
+    return about | at | {"suite": suite, "provenance": provenance}
 
 
 @pytest.fixture(scope="module")

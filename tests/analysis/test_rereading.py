@@ -30,6 +30,12 @@ class Medical:
         )
 
 
+def record(run_id: str) -> dict[str, str]:
+    """A run of people, of one model and benchmark."""
+    days = {"started_at": "2026-01-01", "finished_at": f"2026-01-0{run_id[-1]}"}
+    return {"run_id": run_id, "model": "m", "benchmark_id": "b" * 16, "suite": "people"} | days
+
+
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
     """60 nurses, half of them women; about women the model answers in French."""
@@ -68,12 +74,9 @@ def results(tmp_path: Path) -> Path:
         items, said, pd.DataFrame(columns=["task", "item_id", "test", "method", "label"])
     )
     path = tmp_path / "r.duckdb"
-    run = store.RunRecord(
-        "m-1", "m", "b" * 16, "people", started_at="2026-01-01", finished_at="2026-01-02"
-    )
     store.publish(
         path,
-        run,
+        record("m-1"),
         {"people": items, "spoken": said, "numbers": facet.metric_rows(items, table, draws=20)},
     )
     return path
@@ -109,12 +112,6 @@ def test_what_one_encoder_cannot_read_another_may(results: Path) -> None:
 
 
 def test_a_run_without_answers_is_told(results: Path) -> None:
-    store.publish(
-        results,
-        store.RunRecord(
-            "m-2", "m", "b" * 16, "people", started_at="2026-01-01", finished_at="2026-01-03"
-        ),
-        {},
-    )
+    store.publish(results, record("m-2"), {})
     with pytest.raises(InputError, match="run m-2 has no free answers to read"):
         read_again(results, "m-2", Medical(), 0.9)

@@ -18,6 +18,7 @@ from sdgbias.suites.rows import HEADLINE, NUMBER
 from sdgbias.types import ContextTest, Task, View
 from tests.builders.people import publish_people
 from tests.builders.results import publish_fake
+from tests.builders.store_rows import publish_again
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +71,7 @@ def test_censored_and_extra_scores(tmp_path: Path) -> None:
     noise = scores[
         (scores["test"] == "T1") & (scores["view"] == "full") & (scores["item_id"] < 10)
     ].assign(view="noise", upper=None)
-    store.replace(path, "fake-optimist-1", {"scores": pd.concat([scores, noise])})
+    publish_again(path, "fake-optimist-1", {"scores": pd.concat([scores, noise])})
     cell = load(path, "fake-optimist-1").cells[(Task.MCQ, ContextTest.T1)]
     at = int(np.flatnonzero(cell.items["item_id"] == 3)[0])
     assert cell.logits[View.FULL][at].tolist() == [1.0, -np.inf, 0.5]

@@ -344,6 +344,6 @@ def publish_persons(path: Path) -> Path:
 def publish_both_suites(folder: Path) -> Path:
     """Three models on places and one on people, whose recall is of all classes."""
     path = publish_persons(fake_results.publish_models(folder / "sdgbias.duckdb"))
-    with store.connect(path, details=()) as con:
+    with store.connect(path) as con:
         con.execute("UPDATE numbers SET x = 52 WHERE metric = 'recall'")
     return path

@@ -220,7 +220,7 @@ def answered(model: str, table: pd.DataFrame, rng: np.random.Generator) -> dict[
     }
 
 
-def record(model: str, number: int, **more: Any) -> store.RunRecord:
+def record(model: str, number: int, **more: Any) -> dict[str, Any]:
     """The record of a planted model's run ``model-number``."""
     known = {
         "run_id": f"{model}-{number}",
@@ -240,7 +240,7 @@ def record(model: str, number: int, **more: Any) -> store.RunRecord:
         "config": {"draws": 500},
         "provenance": "planted",
     }
-    return store.RunRecord(**known | more)
+    return known | more
 
 
 def publish_fake(path: Path, n: int = 60, n_regression: int = 24) -> Path:
@@ -340,7 +340,7 @@ def altered(results: Path, folder: Path, *statements: str | tuple[str, list[Any]
     """A copy of the results in ``folder`` after these SQL statements (with their parameters)."""
     (folder / "altered").mkdir()
     path = copied(results, folder / "altered" / "r.duckdb")
-    with store.connect(path, details=()) as con:
+    with store.connect(path) as con:
         for statement in statements:
             con.execute(*((statement,) if isinstance(statement, str) else statement))
     return path

@@ -52,6 +52,14 @@ def contents(path: Path) -> dict[str, tuple[int, int]]:
     return {name: (n, h) for name, n, h in found.itertuples(index=False, name=None) if n}
 
 
+def publish_again(path: Path, run_id: str, changed: dict[str, pd.DataFrame]) -> None:
+    """Publishes a stored run as it is but for some of its tables."""
+    run = store.query(path, "FROM runs WHERE run_id = ?", [run_id]).iloc[0].to_dict()
+    sql = "SELECT * EXCLUDE (run_id) FROM {} WHERE run_id = ?"
+    stored = {name: store.query(path, sql.format(name), [run_id]) for name in store.RUN_TABLES}
+    store.publish(path, run, stored | changed)
+
+
 def unpacked_earlier(folder: Path, schema: int = 15) -> Path:
     """A file of tests/store/test_migrate.py. Schema 15: six runs of three suites; 19: three runs
     and all their studies, without questions."""

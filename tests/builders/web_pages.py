@@ -15,6 +15,7 @@ from sdgbias.report.reader import Results
 from sdgbias.report.web import app
 from sdgbias.report.web.site import Site
 from tests.builders.nights import publish_nights
+from tests.builders.store_rows import publish_again
 
 RUN, BEFORE = "fake-optimist-3", "fake-optimist-2"
 
@@ -22,12 +23,12 @@ RUN, BEFORE = "fake-optimist-3", "fake-optimist-2"
 def publish_served(folder: Path) -> Path:
     """Nights of three models in FOLDER, and one regression answer at test T2 of `RUN`."""
     path = publish_nights(folder / "sdgbias.duckdb")
-    sql = "SELECT * EXCLUDE (run_id) FROM {} WHERE run_id = ?"
-    answers, scores = (store.query(path, sql.format(t), [RUN]) for t in ("predictions", "scores"))
+    sql = "SELECT * EXCLUDE (run_id) FROM predictions WHERE run_id = ?"
+    answers = store.query(path, sql, [RUN])
     estimate = {"task": "regression", "item_id": 1060, "test": "T2", "method": "full"}
     estimate |= {"split": "test", "pred": "4", "value": 41.5, "error": 1.5, "correct": True}
     every = pd.concat([answers, pd.DataFrame([estimate])], ignore_index=True)
-    store.replace(path, RUN, {"predictions": every, "scores": scores})
+    publish_again(path, RUN, {"predictions": every})
     return path
 
 

@@ -44,7 +44,8 @@ def test_git_ignores_whatever_a_stage_writes(tmp_path: Path) -> None:
 
 def test_the_table_of_groups_says_why_a_disparity_is_missing(tmp_path: Path) -> None:
     path = tmp_path / "r.duckdb"
-    run = store.RunRecord("m-1", "m", "b1", "people", finished_at="2026-11-21")
+    run = {"run_id": "m-1", "model": "m", "benchmark_id": "b1", "suite": "people"}
+    run["finished_at"] = "2026-11-21"
     row = {"task": "direct", "test": "p1", "method": "full", "indicator": "all-52"}
     row |= {"pillar": "gender:male-female", "metric": "disparity", "n": 33}
     rows = numbers_of([{**row, "value": np.nan, "missing_reason": facet.NOT_UNDERSTOOD}])

@@ -315,10 +315,8 @@ def publish_people(path: Path, number: int, right: np.ndarray, how: str = "exact
     pred = np.where(right, "guitarist", "doctor")
     predictions = asked.assign(method="full", split="test", pred=pred, correct=right)
     spoken = asked.assign(view="full", text="t", label="l", how=np.where(right, "exact", how))
-    about = {"model": "seer", "benchmark_id": "faces", "suite": "people"}
-    record = store.RunRecord(
-        run_id=f"seer-{number}", **about, finished_at=datetime(2026, 11, number)
-    )
+    record = {"run_id": f"seer-{number}", "model": "seer", "benchmark_id": "faces"}
+    record |= {"suite": "people", "finished_at": datetime(2026, 11, number)}
     tables = {"people": people, "predictions": predictions, "spoken": spoken}
     store.publish(path, record, tables)
 

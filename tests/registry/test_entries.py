@@ -109,7 +109,7 @@ def test_find_root(
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     monkeypatch.chdir(elsewhere)
     with pytest.raises(RegistryError, match="export SDGBIAS_REGISTRY="):
-        entries.find_root(elsewhere)
+        entries.load_all(elsewhere)
     checkout = Path(entries.__file__).resolve().parents[2]
     assert entries.find_root() == checkout, "an editable install works from any folder"
     monkeypatch.setenv("SDGBIAS_REGISTRY", str(root))

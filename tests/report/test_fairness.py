@@ -127,7 +127,7 @@ def test_cells_without_a_value_keep_their_n(results: Path, tmp_path: Path) -> No
     # a class without a single value is no empty row, but named
     key = ["model", "test", "method", "target"]
     assert (frame.groupby(key)["value"].count() > 0).all()
-    with store.connect(path, details=()) as con:
+    with store.connect(path) as con:
         con.execute("UPDATE numbers SET value = NULL WHERE indicator <> 'all'")
     assert "fairness-classes" not in figures(path)
 

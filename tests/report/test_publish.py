@@ -104,7 +104,7 @@ def test_one_card_has_every_suite_of_its_model(small_benchmark: Path, tmp_path: 
     """Two runs of one model: no file is announced and lost, and no two numbers share a name."""
     results, out = publish_answers(tmp_path / "sdgbias.duckdb", small_benchmark), tmp_path / "out"
     publish_answers(results, small_benchmark, "r2", suite="people")
-    with store.connect(results, details=()) as con:
+    with store.connect(results) as con:
         con.execute("UPDATE numbers SET parameter = 'classes', x = 13 WHERE run_id = 'r2'")
         every = "SELECT * REPLACE (52 AS x) FROM numbers WHERE run_id = 'r2'"
         con.execute(f"INSERT INTO numbers BY NAME {every}")

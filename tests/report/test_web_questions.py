@@ -174,7 +174,7 @@ def test_questions_of_two_benchmarks_are_paired_where_they_have_the_same_right_a
     )
     whole = paired(served)
     assert paired(moved) == whole
-    with store.connect(moved, details=()) as con:
+    with store.connect(moved) as con:
         con.execute(
             """UPDATE items SET gold = if(gold = 'A', 'B', 'A')
                WHERE benchmark_id = 'other' AND task = 'mcq' AND item_id IN (

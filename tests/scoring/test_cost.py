@@ -20,7 +20,7 @@ from sdgbias.raw.synthetic import write_sample
 from sdgbias.registry import entries
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.scoring.cache import ScoreCache
-from sdgbias.scoring.cost import Counted, cost, hours
+from sdgbias.scoring.cost import cost, hours
 from sdgbias.scoring.plan import make_plan
 from sdgbias.scoring.scorer import Scorer
 from sdgbias.suites.extra_prompts import choose
@@ -46,7 +46,7 @@ def test_the_engine_does_what_the_plan_says(
     benchmark: Path, tmp_path: Path, shared: bool, passes: tuple[str, ...]
 ) -> None:
     spec = replace(TINY, options={"share_prefix": shared})
-    counts = cost(spec, ROOT, benchmark, Counted(passes=passes))
+    counts = cost(spec, ROOT, benchmark, passes=passes)
     cells = suites.of(benchmark).cells(benchmark, suites.EvalSettings(passes=passes))
     plan, engine = make_plan(cells, "f"), load(spec, ROOT)
     cache, images = ScoreCache(tmp_path, "m", "f"), ImageReader(benchmark)
@@ -68,8 +68,8 @@ def test_the_engine_does_what_the_plan_says(
 def test_neither_extra_passes_nor_larger_pictures_change_what_they_should_not(
     benchmark: Path,
 ) -> None:
-    bare = cost(TINY, ROOT, benchmark, Counted(task="mcq"))
-    more = cost(TINY, ROOT, benchmark, Counted(task="mcq", passes=MORE))
+    bare = cost(TINY, ROOT, benchmark, task="mcq")
+    more = cost(TINY, ROOT, benchmark, task="mcq", passes=MORE)
     same = [f"{what}_{kind}" for what in ("prompts", "tokens") for kind in ("naive", "planned")]
     assert {name: more[name] for name in same} == {name: bare[name] for name in same}
     ratio = round(bare["tokens_naive"] / bare["tokens_planned"], 3)
@@ -81,9 +81,7 @@ def test_neither_extra_passes_nor_larger_pictures_change_what_they_should_not(
     timed = cost_text({"estimate": {"hours": 10.0, "low": 5.0, "high": 30.0, "runs": 2}, **bare})
     assert timed.endswith("GPU hours: 10 (5 to 30), by 2 measured runs")
 
-    own, large = (
-        cost(TINY, ROOT, benchmark, Counted(image_tokens=n, task="mcq")) for n in (36, 576)
-    )
+    own, large = (cost(TINY, ROOT, benchmark, image_tokens=n, task="mcq") for n in (36, 576))
     assert own == bare, "36 is tiny-llava's own"
     assert large["tokens_naive"] - own["tokens_naive"] == (576 - 36) * MCQ * 10
 
