@@ -138,7 +138,7 @@ def publish(path: Path | str, run: Mapping[str, Any], tables: Mapping[str, pd.Da
         files = [
             parquet.write(path, run_id, name, ready.pop(name)) for name in DETAILS if name in ready
         ]
-        ready["details"] = parquet.catalogue([file for file in files if file.rows])
+        ready["details"] = as_arrow("details", pd.DataFrame([f for f in files if f.rows]))
         ready["runs"] = as_arrow("runs", pd.DataFrame([record]))
         with connect(path) as con:
             con.execute("BEGIN")

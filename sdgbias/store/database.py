@@ -12,12 +12,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import duckdb
 import pyarrow as pa
 
 from sdgbias.errors import Busy, DiskFull, StoreError, UsageError, first_line
-from sdgbias.files import packaged, packaged_yaml
+from sdgbias.files import packaged, packaged_yaml, writable
 from sdgbias.store import parquet, views
 from sdgbias.store.tables import schema
 from sdgbias.store.views import quoted
@@ -29,6 +30,26 @@ _BUSY = re.compile(
     r" another"
 )
 _HOLDER = re.compile(r"held in (.+?\(PID \d+\))")
+
+
+class Refusal(NamedTuple):
+    """A reason why DuckDB can't open or write a file: what its message holds, and ours."""
+
+    sign: str
+    cause: str
+    kind: type[StoreError] = StoreError
+
+
+_OTHER = "choose another --results"
+REFUSALS = (
+    Refusal("No space left", "the disk is full; free some space", DiskFull),
+    Refusal("Disk quota exceeded", "the disk's quota is used up; free some space", DiskFull),
+    Refusal("File too large", "the file may not grow (size limit); raise it", DiskFull),
+    Refusal("Read-only file system", f"the file system is read-only; {_OTHER}"),
+    Refusal("Permission denied", f"permission denied; {_OTHER} or change the folder's rights"),
+    Refusal("Not a directory", f"a part of this path is a file; {_OTHER}"),
+    Refusal("not a valid DuckDB", f"this is no DuckDB file; {_OTHER} or move it away"),
+)
 
 
 def local(path: Path | str) -> Path:
@@ -72,13 +93,8 @@ def open_file(path: Path, read_only: bool, wait: float) -> duckdb.DuckDBPyConnec
 
 
 def make_folder(path: Path) -> None:
-    try:
+    with writable(path.parent, "choose another --results"):
         path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(
-            f"can't create {path.parent} for {path.name}: {error.strerror}; choose another"
-            " --results"
-        ) from None
 
 
 @contextmanager
@@ -94,7 +110,7 @@ def _store_error(error: duckdb.Error, path: Path, verb: str) -> StoreError:
     text = str(error)
     if views.MARK in text:
         return StoreError(text.split(views.MARK, 1)[1].splitlines()[0])
-    if refusal := next((f for f in parquet.REFUSALS if f.sign in text), None):
+    if refusal := next((f for f in REFUSALS if f.sign in text), None):
         again = f", {parquet.AGAIN}" if refusal.kind is DiskFull else ""
         return refusal.kind(f"can't {verb} {path}: {refusal.cause}{again}")
     return StoreError(f"can't {verb} {path}: {first_line(error)}")
@@ -158,15 +174,11 @@ def rewriting(path: Path) -> Iterator[Path]:
     draft = path.with_name(f".{path.name}.part")
     _discard(draft)
     try:
-        yield draft
-        with draft.open("rb") as handle:
-            os.fsync(handle.fileno())
-        os.replace(draft, path)
-    except OSError as error:
-        raise StoreError(
-            f"can't write {draft}: {error.strerror}; make room, then run this again (the results"
-            " are as before)"
-        ) from None
+        with writable(draft, f"make room, {parquet.AGAIN}"):
+            yield draft
+            with draft.open("rb") as handle:
+                os.fsync(handle.fileno())
+            os.replace(draft, path)
     finally:
         _discard(draft)
 

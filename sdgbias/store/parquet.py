@@ -13,40 +13,22 @@ from __future__ import annotations
 import hashlib
 import os
 import uuid
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from contextlib import suppress
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import NamedTuple
 from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sdgbias.errors import DiskFull, StoreError
+from sdgbias.files import writable
 from sdgbias.store.tables import DETAILS
 
 #: Small enough that looking up one question reads only a part of the file.
 ROW_GROUP = 131_072
 
 
-class Refusal(NamedTuple):
-    """A reason why the system refuses to write: what its message holds, and ours."""
-
-    sign: str
-    cause: str
-    kind: type[StoreError] = StoreError
-
-
-_OTHER = "choose another --results"
-REFUSALS = (
-    Refusal("No space left", "the disk is full; free some space", DiskFull),
-    Refusal("Disk quota exceeded", "the disk's quota is used up; free some space", DiskFull),
-    Refusal("File too large", "the file may not grow (size limit); raise it", DiskFull),
-    Refusal("Read-only file system", f"the file system is read-only; {_OTHER}"),
-    Refusal("Permission denied", f"permission denied; {_OTHER} or change the folder's rights"),
-    Refusal("Not a directory", f"a part of this path is a file; {_OTHER}"),
-    Refusal("not a valid DuckDB", f"this is no DuckDB file; {_OTHER} or move it away"),
-)
+#: What follows where something can't be written.
 AGAIN = "then run this again (the results are as before)"
 
 
@@ -66,10 +48,6 @@ class RunTable:
 
 #: The columns of table details that a Detail has, in its order, quoted for SQL.
 COLUMNS = tuple(f'"{f.name}"' for f in fields(RunTable))
-_CATALOGUE = pa.schema(
-    (f.name, pa.int64() if f.name in ("rows", "bytes", "written_ns") else pa.string())
-    for f in fields(RunTable)
-)
 #: Files whose bytes this process has compared with their digest, by path, as (inode, size, time,
 #: digest): hashed again only when one of these changes.
 _COMPARED: dict[str, tuple[int, int, int, str]] = {}
@@ -95,27 +73,20 @@ def write(results: Path, run_id: str, table: str, rows: pa.Table) -> RunTable:
     rows = rows.sort_by([(key, "ascending") for key in DETAILS[table]]).drop_columns("run_id")
     part = folder / f".{table}-{uuid.uuid4().hex}.part"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with part.open("wb") as handle:
-            pq.write_table(rows, handle, compression="zstd", row_group_size=ROW_GROUP)
-            handle.flush()
-            os.fsync(handle.fileno())
-        digest = sha256(part)
-        final = f"{table}-{digest[:16]}.parquet"
-        stat = part.stat()
-        part.rename(folder / final)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        other = Refusal("", f"{error.strerror or error}; fix it")
-        refusal = next((f for f in REFUSALS if f.sign in str(error)), other)
-        raise refusal.kind(f"can't write {folder}: {refusal.cause}, {AGAIN}") from None
+        with writable(folder, f"make room or choose another --results, {AGAIN}"):
+            folder.mkdir(parents=True, exist_ok=True)
+            with part.open("wb") as handle:
+                pq.write_table(rows, handle, compression="zstd", row_group_size=ROW_GROUP)
+                handle.flush()
+                os.fsync(handle.fileno())
+            digest, stat = sha256(part), part.stat()
+            final = f"{table}-{digest[:16]}.parquet"
+            part.rename(folder / final)
+    finally:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
     file = f"{folder_of(run_id)}/{final}"
     return RunTable(run_id, table, file, len(rows), stat.st_size, digest, stat.st_mtime_ns)
-
-
-def catalogue(files: Sequence[RunTable]) -> pa.Table:
-    """The rows of table ``details`` for these files."""
-    return pa.Table.from_pylist(list(map(asdict, files)), _CATALOGUE)
 
 
 def sha256(path: Path) -> str:

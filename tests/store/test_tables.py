@@ -139,7 +139,7 @@ except store.StoreError as error:
     # DuckDB's own file is beyond the limit, too; it must not be written before the Parquet files
     # are there
     out, err = child(code).communicate()
-    said = f"can't write {results.with_suffix('.runs')}"
+    said = f"{results.with_suffix('.runs')}/run_id=r1: can't be written (File too large)"
     assert out.startswith(said) and out.endswith("results are as before)\n"), (out, err)
     assert masses(results) == {"r1": 0.5, "r2": 0.6} and not list(results.parent.rglob("*.part"))
 
