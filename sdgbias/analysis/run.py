@@ -28,12 +28,10 @@ from sdgbias.types import (
 )
 
 _VIEWS = tuple(v.value for v in View)
-_SCORES = """SELECT item_id, test, "view", logits, upper, top_token, mass FROM scores
+_SCORES = """SELECT item_id, test, "view", logits, upper, top_token FROM scores
              WHERE run_id = $run AND task = $task"""
-_DECODED = """SELECT item_id, test, "view", free, parsed, by_digit FROM decoded
+_DECODED = """SELECT item_id, test, "view", free, by_digit FROM decoded
               WHERE run_id = $run AND $task = 'regression'"""
-#: Columns of a question that are equal in two runs where both were asked the same.
-SAME = ("item_id", "gold", "gold_value", "question", "options", "evidence")
 
 
 @dataclass(frozen=True)
@@ -44,8 +42,7 @@ class TaskCell:
     items: N rows with item_id, cluster_id, country, urban, wealth, photo ('with photo', 'without
         photo' or '', by what its picture shows), pillar, indicator, polarity,
         split, target, tolerance, gold, gold_value, question, options (JSON text), n_options,
-        groups (JSON text) and evidence (its picture and context), '' outside suites of custom
-        questions.
+        groups (JSON text), '' outside suites of custom questions.
     logits (N, K) per view: NaN where the item lacks the candidate or has no score, -inf where
         censored.
     upper (N, K) per view: the bound of a censored score, or of a reported score for which another
@@ -56,9 +53,9 @@ class TaskCell:
         that each first digit leads to, NaN if unknown.
     gold (N,): index of the gold letter, -1 for regression.
     by_digit (N, 10): the number that each first digit leads to (None for multiple choice).
-    free, parsed (N,) per view: the freely generated number (0.0 and not parsed if the answer
-        contains none; NaN if nothing was decoded).
-    top_token, mass (N,) per view.
+    free (N,) per view: the freely generated number (0.0 if the answer contains none, NaN if nothing
+        was decoded).
+    top_token (N,) per view.
     params: CADE as the run tuned it.
     """
 
@@ -73,9 +70,7 @@ class TaskCell:
     gold: np.ndarray
     by_digit: np.ndarray | None
     free: Mapping[View, np.ndarray]
-    parsed: Mapping[View, np.ndarray]
     top_token: Mapping[View, np.ndarray]
-    mass: Mapping[View, np.ndarray]
     params: CadeParams | None
 
     @property
@@ -114,12 +109,11 @@ class TaskCell:
 
 @dataclass(frozen=True)
 class RunData:
-    """run: its row of ``runs``. cells: (task, test) -> Cell, scored cells only. mode: how
-    regression answers were generated. results: the file that it was read from."""
+    """run: its row of ``runs``. cells: (task, test) -> Cell, scored cells only. results: the file
+    that it was read from."""
 
     run: Mapping[str, Any]
     cells: Mapping[tuple[Task, ContextTest], TaskCell]
-    mode: str
     results: Path | None = None
 
     @property
@@ -172,26 +166,21 @@ def load(results: Path, run_id: str) -> RunData:
     """All scores and items of one finished run; without cells if its scores are of questions about
     people. Raises StoreError if the run doesn't exist or has no scores."""
     run = row_of(results, run_id)
-    params = {
-        (str(r["task"]), str(r["test"])): CadeParams(
-            r["alpha"], r["lambda_kl"], r["beta"], r["tau"]
-        )
-        for r in store.query(results, "FROM cade_params WHERE run_id = ?", [run_id]).to_dict(
-            "records"
-        )
-    }
+    tuned = "SELECT task, test, alpha, lambda_kl, beta, tau FROM cade_params WHERE run_id = ?"
+    rows = store.query(results, tuned, [run_id]).itertuples(index=False)
+    params = {(task, test): CadeParams(*values) for task, test, *values in rows}
     cells: dict[tuple[Task, ContextTest], TaskCell] = {}
     for task in Task:
-        items = items_of(results, str(run["benchmark_id"]), run_id, task)
+        items = _items(results, str(run["benchmark_id"]), run_id, task)
         if items.empty:
             continue
-        scores = _Stored(results, run_id, _SCORES, items, task)
-        decoded = _Stored(results, run_id, _DECODED, items, task)
+        scores, decoded = (
+            _Stored(results, run_id, sql, items, task) for sql in (_SCORES, _DECODED)
+        )
         for test in TESTS[task]:
             if any((test.value, view) in scores.rows for view in _VIEWS):
-                cells[(task, test)] = _cell(
-                    task, test, items, scores, decoded, params.get((task.value, test.value))
-                )
+                of_test = params.get((task.value, test.value))
+                cells[(task, test)] = _cell(task, test, items, scores, decoded, of_test)
     if not cells:
         if gone := store.dropped(results, [run_id]).get(run_id):
             raise StoreError(
@@ -205,37 +194,28 @@ def load(results: Path, run_id: str) -> RunData:
                 f"{results}: run {run_id} holds no scores; evaluate the model again: sdgbias"
                 f" evaluate {run['model']}"
             )
-    mode = str(json.loads(run["config"] or "{}").get("mode", "continue"))
-    return RunData(run, cells, mode, results)
+    return RunData(run, cells, results)
 
 
-def items_of(
-    results: Path, benchmark_id: str, run_id: str, task: Task, table: str = "scores"
-) -> pd.DataFrame:
-    """The run's items of a task that are in ``table``, sorted by item_id; text columns without
-    NULLs."""
+def _items(results: Path, benchmark_id: str, run_id: str, task: Task) -> pd.DataFrame:
+    """The run's scored items of a task, sorted by item_id; text columns without NULLs."""
     frame = store.query(
         results,
-        f"""SELECT item_id, cluster_id, country, urban, wealth,
+        """SELECT item_id, cluster_id, country, urban, wealth, pillar, indicator, polarity, split,
            CASE WHEN coalesce(modalities, '') = '' THEN '' WHEN starts_with(modalities, 'photo')
-           THEN 'with photo' ELSE 'without photo' END AS photo, pillar, indicator, polarity, split,
-           target, tolerance, gold, gold_value,
-           question, options::VARCHAR AS options, groups::VARCHAR AS groups,
-           CASE WHEN source_id IS NULL THEN '' ELSE concat_ws(chr(31), image_id, context::VARCHAR)
-           END AS evidence FROM items WHERE benchmark_id = $b AND task = $t
-           AND item_id IN (SELECT item_id FROM {table} WHERE run_id = $r AND task = $t) ORDER BY
-           item_id""",
+           THEN 'with photo' ELSE 'without photo' END AS photo, target, tolerance, gold, gold_value,
+           question, options::VARCHAR AS options, groups::VARCHAR AS groups FROM items
+           WHERE benchmark_id = $b AND task = $t
+           AND item_id IN (SELECT item_id FROM scores WHERE run_id = $r AND task = $t)
+           ORDER BY item_id""",
         {"b": benchmark_id, "t": task.value, "r": run_id},
         runs=[run_id],
     )
-    text = frame.columns.difference(["item_id", "tolerance", "gold_value", "options", "evidence"])
+    text = frame.columns.difference(["item_id", "tolerance", "gold_value", "options"])
     frame[text] = frame[text].fillna("").astype(str)
-    if task is Task.MCQ:
-        count = {text: len(json.loads(text)) for text in set(frame["options"])}
-        frame["n_options"] = frame["options"].map(count).astype(int)
-    else:
-        frame["n_options"] = len(DIGITS)
-    return frame
+    count = {text: len(json.loads(text)) for text in set(frame["options"])}
+    options = frame["options"].map(count).astype(int)
+    return frame.assign(n_options=options if task is Task.MCQ else len(DIGITS))
 
 
 def group_columns(items: pd.DataFrame) -> dict[str, np.ndarray]:
@@ -251,10 +231,8 @@ def group_columns(items: pd.DataFrame) -> dict[str, np.ndarray]:
     }
 
 
-def _width(task: Task, items: pd.DataFrame) -> int:
-    """The largest number of candidates of a task's items."""
-    if task is Task.REGRESSION:
-        return len(DIGITS)
+def _width(items: pd.DataFrame) -> int:
+    """The largest number of candidates of a task's items, at least three."""
     return max(len(LETTERS), int(items["n_options"].max()))
 
 
@@ -270,7 +248,7 @@ class _Stored:
         self.n = len(item_ids)
         self.at = np.searchsorted(item_ids, table["item_id"].to_numpy())
         self.values = {
-            name: list_matrix(table[name], _width(task, items))
+            name: list_matrix(table[name], _width(items))
             if pa.types.is_list(table[name].type)
             else table[name].to_numpy()
             for name in names
@@ -289,7 +267,7 @@ class _Stored:
 
 def list_matrix(column: pa.ChunkedArray, width: int) -> np.ndarray:
     """A column of short lists as (N, width) float64, NaN beyond each list's end."""
-    lists = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    lists = column.combine_chunks()
     starts = lists.offsets.to_numpy()[:-1]
     lengths = np.where(
         lists.is_null().to_numpy(zero_copy_only=False), 0, np.diff(lists.offsets.to_numpy())
@@ -310,7 +288,7 @@ def _cell(
     decoded: _Stored,
     params: CadeParams | None,
 ) -> TaskCell:
-    n, width = len(items), _width(task, items)
+    n, width = len(items), _width(items)
     present = np.arange(width)[None, :] < items["n_options"].to_numpy()[:, None]
     if task is Task.MCQ:
         gold = items["gold"].map(OPTION_LETTERS.index).to_numpy(dtype=np.int64)
@@ -333,8 +311,6 @@ def _cell(
         gold=gold,
         by_digit=by_digit,
         free={v: decoded.spread("free", test, v.value, np.nan) for v in spoken},
-        parsed={v: decoded.spread("parsed", test, v.value, False) for v in spoken},
         top_token={v: scores.spread("top_token", test, v.value, "") for v in View},
-        mass={v: scores.spread("mass", test, v.value, np.nan) for v in View},
         params=params,
     )

@@ -55,7 +55,6 @@ class Method:
     title: str
     score: Callable[..., Floats]
     settings: Mapping[str, Any]
-    source: str
     tuned: Mapping[str, tuple[float, float]] | None = None
     terms: Callable[[Evidence], tuple[Bools, Floats, Floats]] | None = None
 
@@ -238,55 +237,43 @@ _CTX, _Q = {"contrast": ("ctx",)}, {"contrast": ("q",)}
 _BOTH = {"contrast": ("ctx", "q")}
 
 METHODS: dict[str, Method] = {
-    "post_hoc": Method(
-        "Post-Hoc debias, diagonal", post_hoc, {**_CTX, "floor": 1e-4}, "Zhang 2025"
-    ),
+    "post_hoc": Method("Post-Hoc debias, diagonal", post_hoc, {**_CTX, "floor": 1e-4}),
     "post_hoc_identity": Method(
-        "Post-Hoc debias, identity", post_hoc, {**_CTX, "mode": "identity"}, "Zhang 2025"
+        "Post-Hoc debias, identity", post_hoc, {**_CTX, "mode": "identity"}
     ),
-    "post_hoc_q": Method(
-        "Post-Hoc debias against Q-only", post_hoc, {**_Q, "floor": 1e-4}, "Zhang 2025"
-    ),
+    "post_hoc_q": Method("Post-Hoc debias against Q-only", post_hoc, {**_Q, "floor": 1e-4}),
     "post_hoc_mean": Method(
-        "Post-Hoc debias, CTX+Q and Q-only", post_hoc, {**_BOTH, "floor": 1e-4}, "Zhang 2025"
+        "Post-Hoc debias, CTX+Q and Q-only", post_hoc, {**_BOTH, "floor": 1e-4}
     ),
-    "post_hoc_group": Method(
-        "Post-Hoc debias by indicator", post_hoc, {**_CTX, "scope": "group"}, "Zhang 2025"
-    ),
-    "vdd": Method("VDD", contrastive, {**_CTX, "a": 1.0, "b": 0.1}, "Zhang 2025"),
-    "vdd_b02": Method("VDD, b = 0.2", contrastive, {**_CTX, "a": 1.0, "b": 0.2}, "Zhang 2025"),
-    "vdd_q": Method("VDD against Q-only", contrastive, {**_Q, "a": 1.0, "b": 0.1}, "Zhang 2025"),
-    "vdd_mean": Method(
-        "VDD, CTX+Q and Q-only", contrastive, {**_BOTH, "a": 1.0, "b": 0.1}, "Zhang 2025"
-    ),
+    "post_hoc_group": Method("Post-Hoc debias by indicator", post_hoc, {**_CTX, "scope": "group"}),
+    "vdd": Method("VDD", contrastive, {**_CTX, "a": 1.0, "b": 0.1}),
+    "vdd_b02": Method("VDD, b = 0.2", contrastive, {**_CTX, "a": 1.0, "b": 0.2}),
+    "vdd_q": Method("VDD against Q-only", contrastive, {**_Q, "a": 1.0, "b": 0.1}),
+    "vdd_mean": Method("VDD, CTX+Q and Q-only", contrastive, {**_BOTH, "a": 1.0, "b": 0.1}),
     "vdd_tuned": Method(
         "VDD, tuned on val",
         contrastive,
         _CTX,
-        "Zhang 2025",
         tuned={"a": (0.0, 3.0), "b": (0.0, 0.5)},
         terms=_contrast_terms,
     ),
-    "m3id": Method("M3ID", m3id, {"t": 1, "decay": 0.02, "b": 0.1}, "Favero 2024"),
-    "pai_logit": Method("PAI, logit part", pai_logit, {"gamma": 1.1, "b": 0.1}, "Liu 2024"),
-    "cc_q": Method(
-        "Contextual calibration by Q-only", post_hoc, {**_Q, "scope": "group"}, "Zhao 2021"
-    ),
-    "bc": Method("Batch calibration", batch, {"mean": "arithmetic", "gamma": 1.0}, "Zhou 2023"),
+    "m3id": Method("M3ID", m3id, {"t": 1, "decay": 0.02, "b": 0.1}),
+    "pai_logit": Method("PAI, logit part", pai_logit, {"gamma": 1.1, "b": 0.1}),
+    "cc_q": Method("Contextual calibration by Q-only", post_hoc, {**_Q, "scope": "group"}),
+    "bc": Method("Batch calibration", batch, {"mean": "arithmetic", "gamma": 1.0}),
     "bc_geometric": Method(
-        "Batch calibration, geometric", batch, {"mean": "geometric", "gamma": 1.0}, "Zhou 2023"
+        "Batch calibration, geometric", batch, {"mean": "geometric", "gamma": 1.0}
     ),
     "bcl": Method(
         "Batch calibration, tuned on val",
         batch,
         {"mean": "geometric"},
-        "Zhou 2023",
         tuned={"gamma": (-5.0, 5.0)},
         terms=_batch_terms,
     ),
-    "pmi": Method("PMI", pmi, {"gamma": 1.0}, "control"),
+    "pmi": Method("PMI", pmi, {"gamma": 1.0}),
     "pmi_tuned": Method(
-        "PMI, tuned on val", pmi, {}, "control", tuned={"gamma": (0.0, 3.0)}, terms=_pmi_terms
+        "PMI, tuned on val", pmi, {}, tuned={"gamma": (0.0, 3.0)}, terms=_pmi_terms
     ),
-    "mean_views": Method("Mean of the four views", mean_views, {}, "control"),
+    "mean_views": Method("Mean of the four views", mean_views, {}),
 }

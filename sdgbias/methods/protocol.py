@@ -34,12 +34,14 @@ def two_stage(
     settings: NDArray[np.float64],
     value: Callable[[NDArray[np.int64], NDArray[np.float64]], NDArray[np.float64]],
     rng: np.random.Generator,
+    share: float = SEARCH_SHARE,
 ) -> tuple[NDArray[np.float64], float, int]:
-    """App. C.4: (C, P) settings scored on 20 % of the ``rows``, the best 100 again on all of them.
+    """App. C.4: (C, P) settings scored on a ``share`` of the ``rows``, the best 100 again on
+    all of them.
     ``value``: rows and settings -> (C,) mean payoff. The best setting (P,), its value and the
     number of rows of the first stage. Ties go to the earlier setting. Raises ValueError for a
     payoff that is NaN, which every comparison would let win."""
-    n_search = max(1, round(SEARCH_SHARE * rows.size))
+    n_search = max(1, round(share * rows.size))
     subset = rows[np.sort(rng.permutation(rows.size)[:n_search])]
     first = value(subset, settings)
     finalists = np.sort(np.argsort(-first, kind="stable")[:FINALISTS])

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numba
 import numpy as np
 
-from sdgbias.methods.baselines import METHODS, Evidence, Method, top_score
+from sdgbias.methods.baselines import METHODS, Evidence, top_score
 from sdgbias.methods.cade import Bools, Floats, Ints, usable
-from sdgbias.methods.protocol import DRAWS, two_stage
+from sdgbias.methods.protocol import DRAWS, SEARCH_SHARE, two_stage
 
 
 @dataclass(frozen=True)
@@ -45,45 +44,38 @@ def baseline_payoff(valid, log_full, slope, top, payoff, draws):  # type: ignore
     return out
 
 
-def objective(
-    method: Method, e: Evidence, payoff: Floats
-) -> tuple[Bools, Callable[[Ints, Floats], Floats]]:
-    """Of a tuned method: the (N,) rows that it can be tuned on, and what gives for indices of some
-    of them and settings (C, P) the mean payoff (C,). payoff (N, K) as in `search.pack`."""
-    assert method.terms is not None
+def tune(
+    name: str,
+    e: Evidence,
+    payoff: Floats,
+    val: Bools,
+    *,
+    draws: int = DRAWS,
+    seed: int = 0,
+    share: float = SEARCH_SHARE,
+) -> Tuned | None:
+    """A tuned method's settings by CADE's protocol (App. C.4): joint uniform draws over their
+    ranges, scored first on a share of the val rows. Rows with an unknown payoff (payoff (N, K) as
+    in `search.pack`) are left out. None without val rows."""
+    method = METHODS[name]
+    if method.tuned is None or method.terms is None:
+        raise ValueError(f"{name} has nothing to tune")
     valid, log_full, slope = method.terms(e)
+    rows = np.flatnonzero(val & usable(valid, payoff))
+    if rows.size == 0:
+        return None
 
     def value(at: Ints, settings: Floats) -> Floats:
         with np.errstate(divide="ignore"):
             more = settings.shape[1] > 1
             cut = np.log(settings[:, 1]) if more else np.full(len(settings), -np.inf)
-        rows = valid[at], log_full[at], slope[at], top_score(valid[at], log_full[at])
+        of_rows = valid[at], log_full[at], slope[at], top_score(valid[at], log_full[at])
         earned = np.ascontiguousarray(payoff[at], dtype=np.float64)
-        return np.asarray(baseline_payoff(*rows, earned, np.column_stack([settings[:, 0], cut])))
+        return np.asarray(baseline_payoff(*of_rows, earned, np.column_stack([settings[:, 0], cut])))
 
-    return usable(valid, payoff), value
-
-
-def draw(method: Method, draws: int, rng: np.random.Generator) -> Floats:
-    """(draws, P) joint uniform draws over the ranges of a tuned method."""
-    assert method.tuned is not None
-    low, high = np.array(list(method.tuned.values())).T
-    return rng.uniform(low, high, size=(draws, len(low)))
-
-
-def tune(
-    name: str, e: Evidence, payoff: Floats, val: Bools, *, draws: int = DRAWS, seed: int = 0
-) -> Tuned | None:
-    """A tuned method's settings by CADE's protocol (App. C.4). Rows with an unknown payoff are left
-    out. None without val rows."""
-    method = METHODS[name]
-    if method.tuned is None or method.terms is None:
-        raise ValueError(f"{name} has nothing to tune")
-    usable, value = objective(method, e, payoff)
-    rows = np.flatnonzero(val & usable)
-    if rows.size == 0:
-        return None
     rng = np.random.default_rng(seed)
-    best, final, n_search = two_stage(rows, draw(method, draws, rng), value, rng)
+    low, high = np.array(list(method.tuned.values())).T
+    drawn = rng.uniform(low, high, size=(draws, len(low)))
+    best, final, n_search = two_stage(rows, drawn, value, rng, share)
     chosen = dict(zip(method.tuned, map(float, best), strict=True))
     return Tuned(chosen, final, int(rows.size), n_search)

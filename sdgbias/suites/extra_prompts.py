@@ -42,7 +42,6 @@ BUNDLES: dict[str, tuple[str, ...]] = {"none": (), "all": tuple(VIEWS)}
 COLUMNS = ("task", "item_id", "test", "view", "text", "image_id", "candidates")
 _OPTIONS = re.compile(r"^Options: .*$", re.MULTILINE)
 _VALID = re.compile(r"^VALID OPTIONS: .*$", re.MULTILINE)
-_BREAK = "\x1f"
 #: Wording about letters in a prompt -> its replacement when the options are named otherwise.
 _WORDS = {
     "abc": (("ONE uppercase letter", "ONE lowercase letter"),),
@@ -175,25 +174,20 @@ def _with_options(
     options = items[[f"option_{c.lower()}" for c in LETTERS]].to_numpy(dtype=object)
     line = np.full(len(items), "Options: ", dtype=object)
     for j, token in enumerate(tokens):
-        shown = order[:, j] >= 0
         content = options[np.arange(len(items)), np.maximum(order[:, j], 0)]
-        line = line + np.where(shown, ("; " if j else "") + f"{token}. " + content, "")
-    valid = np.array(
-        ["VALID OPTIONS: " + ", ".join(tokens[:k]) for k in range(len(tokens) + 1)], dtype=object
-    )[n_options(items)]
-    codes, triples = pd.factorize(
-        pd.Series(texts.to_numpy(dtype=object) + _BREAK + line + _BREAK + valid)
-    )
-    changed = []
-    for triple in triples:
-        text, option_lines, letters = triple.split(_BREAK)
-        changed.append(_renamed(text, option_lines, letters, tokens))
-    _complete(
-        items,
-        pd.Series(np.array([text != "" for text in changed], dtype=bool)[codes]),
-        "Options: or VALID OPTIONS:",
-    )
-    return pd.Series(np.array(changed, dtype=object)[codes], index=texts.index)
+        part = ("; " if j else "") + f"{token}. " + content
+        line = line + np.where(order[:, j] >= 0, part, "")
+    valid = ["VALID OPTIONS: " + ", ".join(tokens[:k]) for k in n_options(items)]
+    prompts = pd.DataFrame({"text": texts.to_numpy(dtype=object), "line": line, "valid": valid})
+    distinct = prompts.drop_duplicates()
+    changed = [_renamed(text, shown, names, tokens) for text, shown, names in distinct.to_numpy()]
+    renamed = prompts.merge(distinct.assign(renamed=changed), how="left")["renamed"]
+    if (lost := (renamed == "").to_numpy()).any():
+        raise InputError(
+            f"prompts: item {items['item_id'].iloc[int(lost.argmax())]} has no line 'Options: or"
+            " VALID OPTIONS:', which this pass changes; leave it out: --passes none"
+        )
+    return pd.Series(renamed.to_numpy(dtype=object), index=texts.index)
 
 
 def _renamed(text: str, options: str, valid: str, tokens: str) -> str:
@@ -205,12 +199,3 @@ def _renamed(text: str, options: str, valid: str, tokens: str) -> str:
         complete &= old in text
         text = text.replace(old, new, 1)
     return text if complete else ""
-
-
-def _complete(rows: pd.DataFrame, present: pd.Series, what: str) -> None:
-    if not present.all():
-        item = rows["item_id"].iloc[int(np.flatnonzero(~present.to_numpy())[0])]
-        raise InputError(
-            f"prompts: item {item} has no line {what!r}, which this pass changes; leave it out:"
-            " --passes none"
-        )

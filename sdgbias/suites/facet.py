@@ -11,7 +11,7 @@ the test pictures.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +22,7 @@ from sdgbias.benchmark.people_items import CHOICE, CHOICES, DIRECT, view_cells
 from sdgbias.errors import InputError
 from sdgbias.methods import stats
 from sdgbias.methods.answers import TRUNCATED
-from sdgbias.methods.labels import OPTIONS, Label, LetterGrams, TextEncoder, encode
+from sdgbias.methods.labels import OPTIONS, LetterGrams, TextEncoder, encode
 from sdgbias.progress import Progress
 from sdgbias.raw.facet import CLASSES, SPELLINGS
 from sdgbias.suites import facet_groups
@@ -103,55 +103,43 @@ def unanswerable(benchmark: Path, wanted: pd.DataFrame, names: Collection[str]) 
     return dict.fromkeys(wanted["key"][out], BEYOND)
 
 
-def labels_of(prompt: str) -> list[str]:
-    """The permitted answers of a prompt."""
-    return ANSWERS if prompt in CHOICES else list(CLASSES)
-
-
-def read(
-    texts: Sequence[str],
-    prompt: str,
+def labelled(
+    spoken: pd.DataFrame,
     encoder: TextEncoder,
     floor: float | None = None,
     *,
     nearest: bool = False,
-) -> list[Label]:
-    """Free answers to one prompt as labels. ``floor``: replaces the encoder's default; ``nearest``:
-    without any."""
-    return encode(
-        texts,
-        labels_of(prompt),
-        encoder,
-        options=OPTIONS if prompt in CHOICES else None,
-        spellings=SPELLINGS,
-        floor=floor,
-        nearest=nearest,
-    )
+) -> pd.DataFrame:
+    """Free answers (test, text and others), prompt by prompt, with label (of the prompt's permitted
+    answers), how and similarity. ``floor``: replaces the encoder's default; ``nearest``: without
+    any."""
+    blocks = [spoken.assign(label="", how="", similarity=np.nan)[:0]]
+    for test, part in spoken.groupby("test", sort=True):
+        labels = encode(
+            part["text"].tolist(),
+            ANSWERS if test in CHOICES else list(CLASSES),
+            encoder,
+            options=OPTIONS if test in CHOICES else None,
+            spellings=SPELLINGS,
+            floor=floor,
+            nearest=nearest,
+        )
+        columns = {"label": [x.name for x in labels], "how": [x.how for x in labels]}
+        blocks.append(part.assign(**columns, similarity=[x.similarity for x in labels]))
+    return pd.concat(blocks[1:] or blocks, ignore_index=True)
 
 
 def answers(scored: StoredScores) -> pd.DataFrame:
     """task, item_id, test, view, text, label, how, similarity: every free answer with its label
     by the packaged encoder."""
-    encoder = LetterGrams()
-    cells = scored.cells[scored.cells["view"] == "full"]
-    replies = scored.generations[scored.generations["start"] == ""].set_index("key")
-    cells = cells[cells["key"].isin(replies.index)]
-    blocks = []
-    for test, part in cells.groupby("test", sort=True):
-        answer = replies.loc[part["key"]]
-        texts = answer["text"].to_numpy(dtype=object)
-        labels = read(list(texts), str(test), encoder)
-        block = part[["task", "item_id", "test", "view"]].assign(
-            text=texts,
-            label=[x.name for x in labels],
-            how=[
-                TRUNCATED if cut and not x.name and x.how != "refusal" else x.how
-                for x, cut in zip(labels, answer["truncated"], strict=True)
-            ],
-        )
-        blocks.append(block.assign(similarity=[x.similarity for x in labels]))
-    columns = ["task", "item_id", "test", "view", "text", "label", "how", "similarity"]
-    return pd.concat(blocks, ignore_index=True) if blocks else pd.DataFrame(columns=columns)
+    columns = ["task", "item_id", "test", "view"]
+    cells = scored.cells.loc[scored.cells["view"] == "full", [*columns, "key"]]
+    replies = scored.generations[scored.generations["start"] == ""]
+    spoken = cells.merge(replies[["key", "text", "truncated"]], on="key")
+    spoken = labelled(spoken, LetterGrams())
+    lost = spoken["truncated"].astype(bool) & (spoken["label"] == "") & (spoken["how"] != "refusal")
+    spoken["how"] = spoken["how"].mask(lost, TRUNCATED)
+    return spoken[[*columns, "text", "label", "how", "similarity"]]
 
 
 def choices(scored: StoredScores) -> pd.DataFrame:
@@ -231,13 +219,9 @@ def printed_rows(
     """Rows as of `metric_rows`, of method ``METHOD:paper``: the same answers in the paper's own
     reading (nearest label without a floor, facet_groups.as_printed), to stand beside its printed
     numbers. spoken: task, item_id, test, text."""
-    blocks = []
-    for test, part in spoken.groupby("test", sort=True):
-        labels = read(part["text"].tolist(), str(test), encoder, nearest=True)
-        blocks.append(part.assign(label=[x.name for x in labels], how=[x.how for x in labels]))
-    if not blocks:
+    if spoken.empty:
         return numbers(pd.DataFrame(columns=list(NUMBER)))
-    table = predictions(items, pd.concat(blocks, ignore_index=True))
+    table = predictions(items, labelled(spoken, encoder, nearest=True))
     joined = table.merge(items.drop(columns=["split"]), on="item_id")
     joined = joined[~joined["negative"].astype(bool)]
     rows = [

@@ -239,12 +239,11 @@ METRICS: Mapping[Task, Sequence[AnswerMetric]] = {
 
 
 class _Groups(NamedTuple):
-    """A grouping of R answers. code (R,): each answer's group, -1 for none. Of each group test,
-    method, attribute, group, indicator (g,) and the rank of its row among all."""
+    """A grouping of R answers. code (R,): each answer's group, -1 for none. names (g rows): of each
+    group test, method, attribute, group, indicator, and how deep it lies among all answers."""
 
     code: np.ndarray
     names: pd.DataFrame
-    methods: np.ndarray
 
 
 def _groupings(a: Answers, task: Task) -> Iterator[_Groups]:
@@ -271,11 +270,10 @@ def _groupings(a: Answers, task: Task) -> Iterator[_Groups]:
                     "attribute": "pillar" if depth else "",
                     "group": a["pillar"][first] if depth else "",
                     "indicator": a["indicator"][first] if depth == 2 else "all",
-                    **{f"rank_{i}": c[first] for i, c in enumerate((codes[0], method))},
                     "depth": depth,
                 }
             )
-            yield _Groups(code, names, a["method"][first])
+            yield _Groups(code, names)
 
 
 def _combined(codes: Sequence[np.ndarray], keep: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -320,9 +318,9 @@ def metric_rows(
         metrics_of = [AnswerMetric(*metric) for metric in sdg_censoring.METRICS[task]]
         blocks += measured(columns, metrics_of, task)
     rows = pd.concat(blocks, ignore_index=True)
-    order = ["rank_0", "rank_1", "depth", "group", "indicator"]
+    order = ["test", "method", "depth", "group", "indicator"]  # 'all' comes after T1 to T5
     rows = rows.sort_values(order, kind="stable", ignore_index=True)
-    return numbers(rows.drop(columns=order[:3]).assign(task=task.value))
+    return numbers(rows.drop(columns="depth").assign(task=task.value))
 
 
 def measured(
@@ -366,12 +364,9 @@ def _numbers(by_group: stats.MeansByGroup, shown: np.ndarray, versus: str) -> di
     }
     for row in np.flatnonzero(np.isnan(columns["low"])):
         unit = ("prompt", "place")[by_group.way[shown[row]]]
-        columns["note"][row] = _missing_interval(by_group.estimate(int(shown[row])), unit)
+        e = by_group.estimate(int(shown[row]))
+        columns["note"][row] = f"too few {unit}s" if e.too_few else e.missing_interval(unit)
     return columns
-
-
-def _missing_interval(e: stats.Estimate, unit: str) -> str:
-    return f"too few {unit}s" if e.too_few else e.missing_interval(unit)
 
 
 def _distinct_prompts(groups: _Groups, prompt: np.ndarray) -> pd.DataFrame:
@@ -384,4 +379,5 @@ def _distinct_prompts(groups: _Groups, prompt: np.ndarray) -> pd.DataFrame:
         "value": np.bincount(pairs[0], minlength=size).astype(float),
         **{"n": n, "low": np.nan, "high": np.nan, "clusters": 0, "note": ""},
     }
-    return groups.names.join(pd.DataFrame(columns))[groups.methods == View.Q_ONLY.value]
+    rows_of = groups.names.join(pd.DataFrame(columns))
+    return rows_of[rows_of["method"] == View.Q_ONLY.value]

@@ -11,7 +11,7 @@ import pytest
 from sdgbias.analysis.rows import AnalysisSettings
 from sdgbias.analysis.run import RunData
 from sdgbias.analysis.studies.table import STUDIES
-from sdgbias.methods.search import RANGES, random_search, take
+from sdgbias.methods.search import RANGES, SearchSettings, random_search, take
 from sdgbias.types import Task
 from tests.builders.analysis_run import run_of
 from tests.builders.tuned_runs import letters, numbers, payoff_of, value
@@ -46,9 +46,7 @@ def test_retuned_steps_search_only_what_was_added(table: pd.DataFrame) -> None:
         take(CELL.streams(), CELL.val),
         CELL.payoff[CELL.val],
         Task.MCQ,
-        draws=300,
-        seed=3,
-        ranges=ranges,
+        SearchSettings(300, 3, ranges),
     ).params
     assert value(rows, method="+alpha") == pytest.approx(payoff_of(CELL, alone))
 

@@ -86,7 +86,7 @@ def tuned_gains(name: str, test: ContextTest, *, leak: bool = False) -> tuple[np
         payoff = (np.arange(3) == p.gold[:, None]).astype(float)
         rows = np.ones_like(p.test) if leak else ~p.test
         found = search.random_search(
-            search.take(s, rows), payoff[rows], Task.MCQ, draws=500, seed=i
+            search.take(s, rows), payoff[rows], Task.MCQ, search.SearchSettings(draws=500, seed=i)
         )
         right = cade.decide(s, found.params).choice == p.gold
         accuracy.append(right[p.test].mean())

@@ -8,7 +8,7 @@ import pytest
 from sdgbias.analysis.rows import KEY, AnalysisSettings
 from sdgbias.analysis.studies import tolerances
 from sdgbias.analysis.studies.table import STUDIES
-from sdgbias.methods.search import random_search, take
+from sdgbias.methods.search import SearchSettings, random_search, take
 from sdgbias.types import Task
 from tests.builders.analysis_run import OPEN, number_cell, one, run_of
 
@@ -61,7 +61,9 @@ def _tuned_on_the_pooled_mae():  # type: ignore[no-untyped-def]
 
     open_ = cell(OPEN)
     s, val = open_.streams(), open_.val
-    found = random_search(take(s, val), open_.payoff[val], Task.REGRESSION, draws=500, seed=0)
+    found = random_search(
+        take(s, val), open_.payoff[val], Task.REGRESSION, SearchSettings(draws=500, seed=0)
+    )
     return STUDIES["regression"].rows(run_of(cell(found.params)), AnalysisSettings(draws=500))
 
 

@@ -66,10 +66,7 @@ def results(tmp_path: Path) -> Path:
             "text": ["nurse", "infirmière"] * (N // 2),
         }
     )
-    labels = facet.read(said["text"].tolist(), "p1", facet.LetterGrams())
-    said = said.assign(
-        label=[x.name for x in labels], how=[x.how for x in labels], similarity=np.nan
-    )
+    said = facet.labelled(said, facet.LetterGrams()).assign(similarity=np.nan)
     table = facet.predictions(
         items, said, pd.DataFrame(columns=["task", "item_id", "test", "method", "label"])
     )

@@ -8,7 +8,7 @@ import pytest
 from sdgbias.analysis.rows import AnalysisSettings
 from sdgbias.analysis.studies.parameters import PARAMETERS
 from sdgbias.analysis.studies.table import STUDIES
-from sdgbias.methods.search import RANGES, random_search, take
+from sdgbias.methods.search import RANGES, SearchSettings, random_search, take
 from sdgbias.types import CadeParams, Task
 from tests.builders.analysis_run import run_of
 from tests.builders.tuned_runs import letters, numbers, payoff_of, value
@@ -42,7 +42,7 @@ def test_values_are_those_of_the_parameters_beside_them(table: pd.DataFrame, tas
             sign * payoff_of(cell, params, cell.val)
         )
     paper = random_search(
-        take(cell.streams(), cell.val), cell.payoff[cell.val], task, draws=300, seed=1
+        take(cell.streams(), cell.val), cell.payoff[cell.val], task, SearchSettings(300, 1)
     )
     assert params_of(rows, "random") == paper.params
     best = payoff_of(cell, params_of(rows, "exact"), cell.val)

@@ -75,7 +75,6 @@ def number_cell(
         gold=np.full(n, -1),
         by_digit=digits,
         free=numbers,
-        parsed={v: np.ones(n, dtype=bool) for v in View},
         top_token={v: [""] * n for v in View},
         params=params,
     )
@@ -85,7 +84,6 @@ def run_of(*cells: TaskCell, model: str = "hand-made", run_id: str = "run-1") ->
     return RunData(
         {"model": model, "run_id": run_id},
         {(cell.task, cell.test): cell for cell in cells},
-        "continue",
     )
 
 
@@ -105,19 +103,17 @@ def _items(
     same = {"country": "Peru", "urban": "U", "wealth": "middle", "photo": "with photo"}
     same |= {"pillar": "Health & Nutrition", "indicator": "wasting", "polarity": "higher"}
     same |= {"split": "test", "question": "How much?", "options": "[]"}
-    same |= dict.fromkeys(("target", "gold", "groups", "evidence"), "")
+    same |= dict.fromkeys(("target", "gold", "groups"), "")
     base = pd.DataFrame({"item_id": range(n), "cluster_id": [f"place-{i}" for i in range(n)]})
     base = base.assign(**same, n_options=3, tolerance=np.nan, gold_value=np.nan)
     return base.assign(**{**more, **columns})
 
 
 def _cell(task: Task, test: str, items: pd.DataFrame, **known: Any) -> TaskCell:
-    """No bounds, no extra prompts, all mass on the candidates; ``known``: the other fields."""
+    """No bounds, no extra prompts; ``known``: the other fields."""
     shape = known["present"].shape
     known["gold"] = known["gold"].astype(np.int64)
     known["top_token"] = {v: np.array(t, dtype=object) for v, t in known["top_token"].items()}
     upper = {v: np.full(shape, np.nan) for v in View}
-    mass = {v: np.ones(len(items)) for v in View}
-    empty = {"extra": {}, "by_digit": None, "free": {}, "parsed": {}}
-    fields = empty | known | {"upper": upper, "mass": mass}
+    fields = {"extra": {}, "by_digit": None, "free": {}, "upper": upper} | known
     return TaskCell(task=task, test=ContextTest(test), items=items, **fields)

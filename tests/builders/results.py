@@ -129,7 +129,7 @@ def _cells(frame: pd.DataFrame, test: str, method: str) -> Iterator[dict[str, ob
             "share_optimistic": stats.share(part["pred"] == best, place),
             "share_conservative": stats.share(part["pred"] == "B", place),
             "share_pessimistic": stats.share(part["pred"] == worst, place),
-            "candidate_mass": stats.fraction(np.full(len(part), 0.97), place),
+            "candidate_mass": stats.mean(np.full(len(part), 0.97), place, "fraction"),
             "off_candidate_rate": stats.share(np.arange(len(part)) == 0, place),
         }
         if method == "cade":

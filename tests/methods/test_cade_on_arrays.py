@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sdgbias.methods import cade
-from sdgbias.methods.search import random_search
+from sdgbias.methods.search import SearchSettings, random_search
 from sdgbias.types import Task
 
 
@@ -27,7 +27,11 @@ def test_gold_indices_and_payoffs_are_the_same_search() -> None:
     by_index = cade.search(s, gold, draws=500, seed=3)
     by_payoff = cade.search(s, payoff, "mcq", draws=500, seed=3)
 
-    assert by_index == by_payoff == random_search(s, payoff, Task.MCQ, draws=500, seed=3)
+    assert (
+        by_index
+        == by_payoff
+        == random_search(s, payoff, Task.MCQ, SearchSettings(draws=500, seed=3))
+    )
 
 
 def test_rows_without_a_right_answer_are_left_out() -> None:

@@ -20,7 +20,7 @@ def test_a_search_compiles_nothing_more() -> None:
         rng = np.random.default_rng(k)
         views = [rng.normal(size=(40, k)) for _ in range(4)]
         rows, payoff = cade.streams(*views), np.eye(k)[rng.integers(k, size=40)]
-        random_search(rows, payoff, task, draws=20)
+        random_search(rows, payoff, task, SearchSettings(draws=20))
         exact_search(rows, payoff, task, SearchSettings(draws=20))
     stats.replicates(np.random.default_rng(0).random((9, 2)), 9, seed=0)
     assert [list(k.signatures) for k in KERNELS] == before

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -79,7 +81,7 @@ def test_intervals_cover_with_few_and_with_unequal_clusters(clusters: int, kind:
 
 
 def test_few_clusters_give_no_interval_and_say_how_many_they_are() -> None:
-    for of in (stats.mean, stats.share, stats.amount, stats.fraction):
+    for of in (stats.mean, stats.share, stats.amount, partial(stats.mean, kind="fraction")):
         four = of([1.0, 0.0, 1.0, 1.0] * 3, [1, 2, 3, 4] * 3)
         assert np.isnan(four.low) and np.isnan(four.high) and four.too_few
         assert (four.n, four.clusters) == (12, 4)
@@ -94,13 +96,13 @@ def test_no_interval_leaves_the_range_of_its_metric() -> None:
         place = np.repeat(np.arange(6), rng.integers(1, 30, 6))
         skewed = np.exp(rng.normal(0, 2, len(place)) + 3 * (place == 0))
         near = np.clip(rng.beta(0.1, 0.02, len(place)), 0, 1)
-        a, f = stats.amount(skewed, place), stats.fraction(near, place)
+        a, f = stats.amount(skewed, place), stats.mean(near, place, "fraction")
         assert 0 < a.low <= a.value <= a.high
         assert 0 <= f.low <= f.value <= f.high <= 1
     assert stats.mean(skewed, place).low < 0, "which the interval of a mean does not hold to"
     none = stats.amount(np.zeros(6), np.arange(6))
     assert none.value == 0.0 and np.isnan([none.low, none.high]).all()
-    all_mass = stats.fraction(np.ones(6), np.arange(6))
+    all_mass = stats.mean(np.ones(6), np.arange(6), "fraction")
     assert all_mass.value == 1.0 and np.isnan([all_mass.low, all_mass.high]).all()
 
 
@@ -129,7 +131,10 @@ def test_of_two_ways_to_cluster_the_one_that_claims_less_stands() -> None:
 def test_fractions_at_a_fifth_and_at_four_fifths_are_mirrors() -> None:
     values = np.array([0.1, 0.3, 0.15, 0.25, 0.2, 0.2])
 
-    low, high = stats.fraction(values, np.arange(6)), stats.fraction(1 - values, np.arange(6))
+    low, high = (
+        stats.mean(values, np.arange(6), "fraction"),
+        stats.mean(1 - values, np.arange(6), "fraction"),
+    )
 
     assert low.value == pytest.approx(0.2) and high.value == pytest.approx(0.8)
     assert (high.low, high.high) == (pytest.approx(1 - low.high), pytest.approx(1 - low.low))

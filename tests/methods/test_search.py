@@ -17,6 +17,7 @@ from sdgbias.methods.cade import decide, streams
 from sdgbias.methods.protocol import two_stage
 from sdgbias.methods.search import (
     RANGES,
+    SearchSettings,
     mean_payoff,
     pack,
     random_search,
@@ -38,8 +39,8 @@ def problem(seed: int, n: int = 200, k: int = 3):
 
 def test_search_beats_the_biased_baseline_and_is_reproducible() -> None:
     s, payoff = problem(5, 400)
-    found = random_search(s, payoff, Task.MCQ, draws=500, seed=3)
-    assert found == random_search(s, payoff, Task.MCQ, draws=500, seed=3)
+    found = random_search(s, payoff, Task.MCQ, SearchSettings(draws=500, seed=3))
+    assert found == random_search(s, payoff, Task.MCQ, SearchSettings(draws=500, seed=3))
     assert found.value > found.baseline + 0.05
     assert found.n_val == 400
     assert found.n_search == 80
@@ -130,7 +131,7 @@ def test_threads_and_company_never_change_a_score() -> None:
 def test_a_fifth_of_the_rows_is_rounded_to_the_nearest_whole(n: int, first: int) -> None:
     """0.2 x 8 = 1.6 and 0.2 x 13 = 2.6 round up, 0.2 x 7 = 1.4 and 0.2 x 12 = 2.4 down."""
     s, payoff = problem(4, n)
-    assert random_search(s, payoff, Task.MCQ, draws=20).n_search == first
+    assert random_search(s, payoff, Task.MCQ, SearchSettings(draws=20)).n_search == first
 
 
 @pytest.mark.parametrize("stage", [0, 1])

@@ -3,7 +3,7 @@ results file -> the metrics view."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import pandas as pd
 from scipy.special import stdtrit
 
 from sdgbias import store
+from sdgbias.analysis.run import TaskCell, load
 from sdgbias.analysis.selfcheck import truth
 from sdgbias.analysis.selfcheck.checks import Check, p_at_most, p_mean, p_same, p_share
 from sdgbias.analysis.selfcheck.plants import Plant
@@ -43,14 +44,14 @@ LOSS = 0.08
 @dataclass(frozen=True)
 class PlantRun:
     """The results of one run, read from the results file. metrics: rows of the metrics view with
-    indicator 'all'."""
+    indicator 'all'. cells: its scores and tuned parameters."""
 
     plant: Plant
     seed: int
     metrics: pd.DataFrame
-    params: pd.DataFrame
+    n_val: Mapping[tuple[str, str], int]
     predictions: pd.DataFrame
-    scores: pd.DataFrame
+    cells: Mapping[tuple[Task, ContextTest], TaskCell]
 
     def estimate(
         self, task: Task, test: str, method: str, metric: str, pillar: str = "all"
@@ -99,17 +100,20 @@ def run(plant: Plant, benchmark: Path, results: Path, *, seed: int, draws: int) 
     spec = plant.spec(benchmark, seed)
     outcome = evaluate.evaluate(spec, benchmark, benchmark, results, settings)
 
-    def read(columns: str, table: str, where: str = "true") -> pd.DataFrame:
-        sql = f"SELECT {columns} FROM {table} WHERE run_id = ? AND {where}"
-        return store.query(results, sql, [outcome.run_id])
+    def read(columns: str, table: str) -> pd.DataFrame:
+        return store.query(
+            results, f"SELECT {columns} FROM {table} WHERE run_id = ?", [outcome.run_id]
+        )
 
+    metrics = read("*", "metrics")
+    tuned = read("task, test, n_val", "cade_params").itertuples(index=False)
     return PlantRun(
         plant,
         seed,
-        read("*", "metrics", "indicator = 'all'"),
-        read("*", "cade_params"),
-        read("task, item_id, test, method, pred, correct, split", "predictions"),
-        read("task, item_id, test, view, logits", "scores", "test IN ('T1', 'T2', 'T5')"),
+        metrics[metrics["indicator"] == "all"],
+        {(task, test): int(n) for task, test, n in tuned},
+        read("task, item_id, test, method, pred, correct", "predictions"),
+        load(results, outcome.run_id).cells,
     )
 
 
@@ -215,55 +219,37 @@ def _numbers(run: PlantRun, p: Population) -> Iterator[Check]:
         yield from run.compare(f"mean absolute error, {where}", e, each, variance, _df(p))
 
 
-def _views(run: PlantRun, task: Task, test: ContextTest, p: Population) -> dict[View, np.ndarray]:
-    """(N, K) stored logits of the four views, NaN where an item lacks the candidate."""
-    s = run.scores[(run.scores["task"] == task) & (run.scores["test"] == test)]
-    out = {}
-    for view in View:
-        z = np.full(p.present.shape, np.nan)
-        logits = s[s["view"] == view].set_index("item_id")["logits"].reindex(p.item_id)
-        for i, values in enumerate(logits):
-            z[i, : len(values)] = np.asarray(values, dtype=float)
-        out[view] = z
-    return out
-
-
 def _cade(run: PlantRun, task: Task, p: Population, copies: int) -> Iterator[Check]:
     """CADE in the run: tuned on val rows only, every answer equal to the paper's equations, and the
     gain equal to the process's expected gain for the tuned parameters."""
     mcq, n_val = task is Task.MCQ, int((p.split == "val").sum())
     label, metric = ("MCQ", "accuracy_gain") if mcq else ("numbers", "mae_change")
     for test in TESTS[task]:
-        tuned = run.params[(run.params["task"] == task) & (run.params["test"] == test)]
-        e = run.estimate(task, test, "cade", metric)
-        if tuned.empty or e is None:
+        cell, e = run.cells.get((task, test)), run.estimate(task, test, "cade", metric)
+        if cell is None or cell.params is None or e is None:
             continue
-        at, given = f"{label} at {test.value}", tuned.iloc[0]
-        n = int(given["n_val"])
+        at, n = f"{label} at {test.value}", run.n_val[task, test]
         what = f"rows that CADE is tuned on, {at}"
         yield run.check(what, n_val, Estimate(n, n_val), p_same(n_val, n))
-        params = CadeParams(*(float(given[c]) for c in ("alpha", "lambda_kl", "beta", "tau")))
         if test in (_T1, _T2, _T5):
-            share = _same_answers(run, task, test, p, params)
+            share = _same_answers(run, cell, cell.params)
             what = f"answers that the paper's equations give, {at}"
             yield run.check(what, 1.0, Estimate(share, len(p.gold)), p_same(1.0, share))
         # prompt noise of a shared Q-only prompt is one draw: the gain of this very draw isn't known
         if not run.plant.habits.noise:
             expected = truth.expected_gain(
-                run.plant.habits, p, task, test, params, copies, run.seed
+                run.plant.habits, p, task, test, cell.params, copies, run.seed
             )
             yield from _gain(run, expected, e, at, _df(p), headline=mcq and test in (_T1, _T5))
 
 
-def _same_answers(
-    run: PlantRun, task: Task, test: ContextTest, p: Population, params: CadeParams
-) -> float:
+def _same_answers(run: PlantRun, cell: TaskCell, params: CadeParams) -> float:
     """The share of CADE's answers in the run that the second writing of its equations gives."""
-    letters = np.array(list(LETTERS if task is Task.MCQ else DIGITS))
-    choice = letters[truth.cade_choice(_views(run, task, test, p), params)]
+    letters = np.array(list(LETTERS if cell.task is Task.MCQ else DIGITS))
+    choice = letters[truth.cade_choice(cell.logits, params)]
     rows = run.predictions[run.predictions["method"] == "cade"]
-    rows = rows[(rows["task"] == task) & (rows["test"] == test)]
-    answers = rows.set_index("item_id")["pred"].reindex(p.item_id).to_numpy()
+    rows = rows[(rows["task"] == cell.task) & (rows["test"] == cell.test)]
+    answers = rows.set_index("item_id")["pred"].reindex(cell.items["item_id"]).to_numpy()
     return float((answers == choice).mean())
 
 

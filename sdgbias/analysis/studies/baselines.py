@@ -8,7 +8,8 @@ Estimation and tuning use val rows only. Numbers are those that the chosen first
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -28,8 +29,7 @@ STUDY = "methods"
 NO_CANDIDATE = 99
 
 
-@dataclass(frozen=True)
-class MethodAnswer:
+class MethodAnswer(NamedTuple):
     """choice (N,): candidate index, -1 without an answer. note: the method's settings. expected
     (N,): probability of a right answer, for methods that draw at random."""
 
@@ -48,15 +48,15 @@ def debiased(run: RunData, settings: AnalysisSettings) -> Iterator[TaskOutcome |
         absent = {name: why for name in METHODS if (why := _why_not(name, cells))}
         for name, why in absent.items():
             yield not_run(STUDY, why, task=task.value, method=name)
+        methods = [name for name in METHODS if name not in absent]
         done = []
         for cell, o in zip(cells, outcomes(cells), strict=True):
-            methods = answers(cell, settings, tuple(absent))
-            for method, a in methods.items():
-                o = answered(o, cell, method, a.choice)
-            chances = {
-                m: a.expected[cell.test_rows] for m, a in methods.items() if a.expected is not None
-            }
-            notes = {m: a.note for m, a in methods.items()}
+            e, chances, notes = evidence(cell), dict[str, Floats](), dict[str, str]()
+            by_method = {name: _debiased(name, cell, e, settings) for name in methods}
+            for name, a in (by_method | _controls(cell, settings)).items():
+                o, notes[name] = answered(o, cell, name, a.choice), a.note
+                if a.expected is not None:
+                    chances[name] = a.expected[cell.test_rows]
             done.append(replace(o, notes=notes, more=chances))
         yield from done
         whole = pooled(done)
@@ -90,26 +90,17 @@ def evidence(cell: TaskCell) -> Evidence:
     return Evidence(full, ctx, img, q, cell.present, group, cell.val)
 
 
-def answers(
-    cell: TaskCell, settings: AnalysisSettings, leave_out: Sequence[str] = ()
-) -> dict[str, MethodAnswer]:
-    """Answers of every method and control on all N rows of a cell."""
-    e = evidence(cell)
-    by_method: dict[str, MethodAnswer] = {}
-    for name, method in METHODS.items():
-        if name in leave_out:
-            continue
-        values, note = dict(method.settings), ""
-        if method.tuned:
-            how = {"draws": settings.draws, "seed": settings.seed}
-            tuned = tuning.tune(name, e, cell.payoff, cell.val, **how)
-            assert tuned is not None  # _why_not
-            values, note = {**values, **tuned.settings}, f"{_tuned(settings)}; "
-        score = baselines.scores(name, e, **values)
-        by_method[name] = MethodAnswer(
-            baselines.predict(score), f"{method.title}; {note}{_listed(values)}".removesuffix("; ")
-        )
-    return {**by_method, **_controls(cell, settings)}
+def _debiased(name: str, cell: TaskCell, e: Evidence, settings: AnalysisSettings) -> MethodAnswer:
+    """The answers of a method to all N items of a cell."""
+    method, note = METHODS[name], ""
+    values = dict(method.settings)
+    if method.tuned:
+        how = {"draws": settings.draws, "seed": settings.seed}
+        tuned = tuning.tune(name, e, cell.payoff, cell.val, **how)
+        assert tuned is not None  # _why_not
+        values, note = {**values, **tuned.settings}, f"{_tuned(settings)}; "
+    note = f"{method.title}; {note}{_listed(values)}".removesuffix("; ")
+    return MethodAnswer(baselines.predict(baselines.scores(name, e, **values)), note)
 
 
 def _why_not(name: str, cells: Sequence[TaskCell]) -> str:

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -35,11 +36,11 @@ from sdgbias.analysis.rows import AnalysisSettings, not_run
 from sdgbias.analysis.run import RunData, list_matrix
 from sdgbias.benchmark.people_items import CANDIDATES, CHOICE, CHOICES
 from sdgbias.methods import baselines, cade, search, stats, tuning
-from sdgbias.methods.baselines import METHODS, Evidence, Method
+from sdgbias.methods.baselines import METHODS, Evidence
 from sdgbias.methods.cade import Bools, Floats, Ints
 from sdgbias.raw.facet import GROUPS, SELECTED
 from sdgbias.suites.facet_groups import PAIRS
-from sdgbias.types import CadeParams, Task
+from sdgbias.types import Task
 
 STUDY, FULL, AT_RECALL = "fairness", "full_argmax", "@recall"
 #: Baselines that need only Full and Q-only, without duplicates: with Q-only as CTX+Q, other
@@ -61,6 +62,9 @@ NAMES = (
 #: Those of them that are fitted on val rows.
 FITTED = ("cc_q", "bc", "bc_geometric", "bcl", "vdd_tuned", "pmi_tuned", "cade")
 YES = 0
+#: Of the val rows that score all draws. Elsewhere it is a fifth: of so few rows, those can hold so
+#: many more questions about the annotated class that always yes wins.
+ALL_ROWS = 1.0
 NO_VAL = "no val questions about both the annotated and a wrong class"
 
 
@@ -98,14 +102,6 @@ class ChoiceQuestions:
     @property
     def tunable(self) -> bool:
         return len(set(self.gold[self.val])) == 2
-
-
-@dataclass(frozen=True)
-class MethodScores:
-    """score (N, 3) of a method, -inf where masked. note: the method's settings."""
-
-    score: Floats
-    note: str
 
 
 def load(results: Path, run_id: str) -> list[ChoiceQuestions]:
@@ -146,80 +142,54 @@ def answers(
     question: ChoiceQuestions, settings: AnalysisSettings
 ) -> tuple[dict[str, Ints], dict[str, str], dict[str, str]]:
     """(choice (N,) by method, note by method, reason by method that can't run)."""
-    tunable = question.tunable
-    absent = {} if tunable else dict.fromkeys(FITTED, NO_VAL)
-    scored = _scored(question, settings, [name for name in (*NAMES, "cade") if name not in absent])
-    choice = {name: baselines.predict(s.score) for name, s in scored.items()}
-    notes = {name: s.note for name, s in scored.items()}
-    choice["q_only"] = baselines.predict(np.where(np.isfinite(question.q), question.q, -np.inf))
-    notes["q_only"] = "without the picture"
-    val_right = question.val & question.asked_right
-    of, target = int(val_right.sum()), int((choice[FULL][val_right] == YES).sum())
-    for name, s in list(scored.items()):
-        if name == FULL:
-            continue
-        if not tunable:
-            absent[name + AT_RECALL] = NO_VAL
-            continue
-        choice[name + AT_RECALL], reached = at_recall(s.score, val_right, target)
-        notes[name + AT_RECALL] = (
-            f"{s.note}; Yes shifted on val: {reached} of {of} recognised, Full {target}"
-        )
-    return choice, notes, absent
-
-
-def _scored(
-    question: ChoiceQuestions, settings: AnalysisSettings, names: list[str]
-) -> dict[str, MethodScores]:
-    present = np.ones(question.full.shape, dtype=bool)
-    nothing = np.full(question.full.shape, np.nan)
-    group = np.zeros(len(question.gold), dtype=np.int64)
-    e = Evidence(question.full, question.q, nothing, question.q, present, group, question.val)
     is_finite = np.isfinite(question.full)
     log_full = np.where(is_finite, cade.log_softmax(question.full, is_finite), -np.inf)
-    by_method = {FULL: MethodScores(log_full, "")}
-    for name in names:
-        if name == "cade":
-            by_method[name] = _cade(question, settings)
-            continue
-        method = METHODS[name]
-        options, suffix = dict(method.settings), ""
-        if method.tuned:
-            best = _tune(method, e, question, settings)
-            options, suffix = {**options, **best}, f"; {_listed(best)}"
-        options |= {"contrast": ("q",)} if "contrast" in options else {}
-        title = method.title.removesuffix(", tuned on val")
-        by_method[name] = MethodScores(baselines.scores(name, e, **options), f"{title}{suffix}")
-    return by_method
+    choice, notes, absent = {FULL: baselines.predict(log_full)}, {FULL: ""}, dict[str, str]()
+    val_right = question.val & question.asked_right
+    of, target = int(val_right.sum()), int((choice[FULL][val_right] == YES).sum())
+    for name in (*NAMES, "cade"):
+        if not question.tunable:
+            absent[name + AT_RECALL] = NO_VAL
+            if name in FITTED:
+                absent[name] = NO_VAL
+                continue
+        score, note = (_cade if name == "cade" else partial(_baseline, name))(question, settings)
+        choice[name], notes[name] = baselines.predict(score), note
+        if question.tunable:
+            choice[name + AT_RECALL], reached = at_recall(score, val_right, target)
+            shifted = f"Yes shifted on val: {reached} of {of} recognised, Full {target}"
+            notes[name + AT_RECALL] = f"{note}; {shifted}"
+    choice["q_only"] = baselines.predict(np.where(np.isfinite(question.q), question.q, -np.inf))
+    return choice, notes | {"q_only": "without the picture"}, absent
 
 
-def _tune(
-    method: Method, e: Evidence, question: ChoiceQuestions, settings: AnalysisSettings
-) -> dict[str, float]:
-    """The best of uniform draws on all val rows. There is no two-stage search as elsewhere: a fifth
-    of few val rows can contain so many more questions about the annotated class that always yes
-    wins it."""
-    assert method.tuned is not None
-    is_usable, value = tuning.objective(method, e, question.payoff)
-    drawn = tuning.draw(method, settings.draws, np.random.default_rng(settings.seed))
-    best = drawn[np.argmax(value(np.flatnonzero(question.val & is_usable), drawn))]
-    return dict(zip(method.tuned, map(float, best), strict=True))
+def _baseline(
+    name: str, question: ChoiceQuestions, settings: AnalysisSettings
+) -> tuple[Floats, str]:
+    """(score (N, 3), -inf where masked, note) of a method of baselines.py, with Q-only as CTX+Q."""
+    nothing, present = np.full(question.full.shape, np.nan), np.ones(question.full.shape, bool)
+    one = np.zeros(len(question.gold), dtype=np.int64)
+    e = Evidence(question.full, question.q, nothing, question.q, present, one, question.val)
+    method, how = METHODS[name], {"draws": settings.draws, "seed": settings.seed}
+    title = method.title.removesuffix(", tuned on val")
+    if not method.tuned:
+        return baselines.scores(name, e), title
+    tuned = tuning.tune(name, e, question.payoff, question.val, **how, share=ALL_ROWS)
+    assert tuned is not None  # there are val rows
+    return baselines.scores(name, e, **tuned.settings), f"{title}; {_listed(tuned.settings)}"
 
 
-def _cade(question: ChoiceQuestions, settings: AnalysisSettings) -> MethodScores:
+def _cade(question: ChoiceQuestions, settings: AnalysisSettings) -> tuple[Floats, str]:
     """CADE with Q-only as CTX+Q and Full as IMG+Q. A row kept by the gate has Full's
     log-probabilities."""
-    s = cade.streams(question.full, question.q, question.full, question.q)
-    rows = question.val
-    rng = np.random.default_rng(settings.seed)
-    drawn = search.draw_settings(search.RANGES[Task.MCQ], settings.draws, rng)
-    # all val rows: see _tune
-    value = search.evaluate_draws(search.take(s, rows), question.payoff[rows], drawn)
-    tuned = CadeParams(*(float(x) for x in drawn[int(np.argmax(value))]))
+    s, val = cade.streams(question.full, question.q, question.full, question.q), question.val
+    how = search.SearchSettings(settings.draws, settings.seed, share=ALL_ROWS)
+    rows = search.take(s, val), question.payoff[val]
+    tuned = search.random_search(*rows, Task.MCQ, how).params
     d = cade.decide(s, tuned)
     kept = np.where(s.valid, cade.log_softmax(question.full, s.valid), -np.inf)
     values = {"alpha": tuned.alpha, "lambda": tuned.lambda_kl, "beta": tuned.beta, "tau": tuned.tau}
-    return MethodScores(np.where(d.kept[:, None], kept, d.score), f"CADE; {_listed(values)}")
+    return np.where(d.kept[:, None], kept, d.score), f"CADE; {_listed(values)}"
 
 
 def at_recall(score: Floats, rows: Bools, target: int) -> tuple[Ints, int]:

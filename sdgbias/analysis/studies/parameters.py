@@ -65,7 +65,7 @@ class Problem:
         """(4,) the setting that the paper's search finds on the val rows."""
         how = SearchSettings(settings.draws, settings.seed, ranges)
         rows = take(self.s, self.val), self.payoff[self.val]
-        return as_vector(search.tune(*rows, self.cell.task, settings=how).params)
+        return as_vector(search.random_search(*rows, self.cell.task, how).params)
 
     def estimates(self, payoffs: Sequence[Floats], which: Ints) -> list[stats.Estimate]:
         """Accuracy or MAE of some rows from each of several payoffs (n,)."""
@@ -242,7 +242,7 @@ def searches(run: RunData, settings: AnalysisSettings) -> Iterator[TaskOutcome |
     for p in problems(run):
         rows = take(p.s, p.val), p.payoff[p.val]
         how = SearchSettings(settings.draws, settings.seed)
-        paper = search.random_search(*rows, p.cell.task, draws=how.draws, seed=how.seed)
+        paper = search.random_search(*rows, p.cell.task, how)
         best = search.exact_search(*rows, p.cell.task, how)
         drawn = f"{how.draws:,} draws on {paper.n_search:,} val rows"
         notes = (

@@ -47,12 +47,8 @@ def read_again(
             f"{results}: run {run_id} has no free answers to read; sdgbias evaluate MODEL"
             " --benchmark PEOPLE makes one that has"
         )
-    blocks = []
-    for test, part in texts.groupby("test", sort=True):
-        readings = facet.read(part["text"].tolist(), str(test), encoder, floor)
-        blocks.append(part.assign(label=[x.name for x in readings], how=[x.how for x in readings]))
     method = f"full:{encoder.name}"
-    table = facet.predictions(items, pd.concat(blocks, ignore_index=True)).assign(method=method)
+    table = facet.predictions(items, facet.labelled(texts, encoder, floor)).assign(method=method)
     rows = facet.metric_rows(items, table, draws=draws, seed=seed)
     counts = table.groupby(["task", "test"], sort=True).size().rename("n").reset_index()
     floors = numbers(counts.assign(method=method, metric="floor", value=floor))

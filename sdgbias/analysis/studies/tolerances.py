@@ -26,7 +26,7 @@ from sdgbias.analysis.rows import AnalysisSettings, row
 from sdgbias.analysis.run import RunData, TaskCell
 from sdgbias.analysis.studies.parameters import PARAMETERS, as_vector
 from sdgbias.methods.cade import decide
-from sdgbias.methods.search import SearchResult, random_search, take
+from sdgbias.methods.search import SearchResult, SearchSettings, random_search, take
 from sdgbias.types import Task
 
 STUDY, CADE_TOLERANCE = "regression", "cade_tolerance"
@@ -63,9 +63,8 @@ def in_tolerances(cell: TaskCell, settings: AnalysisSettings) -> SearchResult | 
     val = cell.val & usable & np.isfinite(payoff).all(axis=1)
     if not val.any():
         return None
-    return random_search(
-        take(s, val), payoff[val], Task.REGRESSION, draws=settings.draws, seed=settings.seed
-    )
+    how = SearchSettings(settings.draws, settings.seed)
+    return random_search(take(s, val), payoff[val], Task.REGRESSION, how)
 
 
 def gold_spread(items: pd.DataFrame) -> dict[str, float]:

@@ -259,7 +259,5 @@ def tune(
 ) -> SearchResult:
     """random_search or exact_search, by name."""
     if search == "random":
-        return random_search(
-            s, payoff, task, draws=settings.draws, seed=settings.seed, ranges=settings.ranges
-        )
+        return random_search(s, payoff, task, settings)
     return exact_search(s, payoff, task, settings, clusters=clusters, folds=folds)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from sdgbias.methods.cade import Floats, Ints, Streams, decide
-from sdgbias.methods.protocol import DRAWS, RANGES, Ranges, two_stage
+from sdgbias.methods.protocol import DRAWS, RANGES, SEARCH_SHARE, Ranges, two_stage
 from sdgbias.methods.search.kernel import mean_payoff, pack
 from sdgbias.types import CadeParams, Task
 
@@ -43,11 +43,12 @@ def decidable(s: Streams) -> np.ndarray:
 @dataclass(frozen=True)
 class SearchSettings:
     """draws: random draws; seed: of all that is drawn; ranges: of alpha, lambda_kl, beta and tau,
-    None for Table G's."""
+    None for Table G's; share: of the rows, that score all draws of a random search first."""
 
     draws: int = DRAWS
     seed: int = 0
     ranges: Ranges | None = None
+    share: float = SEARCH_SHARE
 
 
 def draw_settings(ranges: Ranges, draws: int, rng: np.random.Generator) -> Floats:
@@ -73,27 +74,25 @@ def random_search(
     s: Streams,
     payoff: Floats,
     task: Task,
-    *,
-    draws: int = DRAWS,
-    seed: int = 0,
-    ranges: Ranges | None = None,
+    settings: SearchSettings = SearchSettings(),
 ) -> SearchResult:
     """The paper's protocol: joint uniform draws scored on 20 % of the rows, the best 100 again on
     all of them (App. C.4).
 
     `s` and `payoff` hold validation rows only, at least one of them decidable; undecidable rows are
-    left out here and counted by the caller. `ranges` replaces Table G's. Ties go to the earlier
-    draw. Same seed and rows, same result.
+    left out here and counted by the caller. Ties go to the earlier draw. Same seed and rows, same
+    result.
     """
     rows = decidable(s)
     s, payoff = take(s, rows), payoff[rows]
+    draws, seed = settings.draws, settings.seed
     rng = np.random.default_rng(seed)
 
-    def value(some: Ints, settings: Floats) -> Floats:
-        return evaluate_draws(take(s, some), payoff[some], settings)
+    def value(some: Ints, points: Floats) -> Floats:
+        return evaluate_draws(take(s, some), payoff[some], points)
 
-    settings = draw_settings(ranges or RANGES[task], draws, rng)
-    best, final, n_search = two_stage(np.arange(rows.size), settings, value, rng)
+    drawn = draw_settings(settings.ranges or RANGES[task], draws, rng)
+    best, final, n_search = two_stage(np.arange(rows.size), drawn, value, rng, settings.share)
     params = CadeParams(*map(float, best))
     baseline = baseline_value(s, payoff, params)
     return SearchResult(params, final, baseline, int(rows.size), n_search, draws, seed)

@@ -5,12 +5,13 @@ Everything is clustered: questions about one DHS cluster share a picture and sur
 are not independent. ``clusters`` is (N,) of any sortable key. NaN rows are left out and n says so;
 what can't be had is NaN.
 
-intervals   Estimate, mean, share, amount, fraction, macro: one number with its n, its clusters and
-            a 95 % interval
+intervals   Estimate: one number with its n, its clusters and a 95 % interval; the interval of each
+            kind of number
 bootstrap   draws of clusters, intervals of anything that is a function of column means
 paired      tests of a difference from the sums of clusters, minimum detectable effect
 multiple    Holm
-measure     means and paired differences over groups, of many columns at once
+measure     means and paired differences over groups, of many columns at once; mean, share, amount
+            and paired: of one column in one group; macro: the mean of classes
 ranks       letters of a leaderboard
 groups      disparity between groups
 """
@@ -29,13 +30,8 @@ from sdgbias.methods.stats.intervals import FEWEST as FEWEST
 from sdgbias.methods.stats.intervals import LEVEL as LEVEL
 from sdgbias.methods.stats.intervals import Estimate as Estimate
 from sdgbias.methods.stats.intervals import Kind as Kind
-from sdgbias.methods.stats.intervals import amount as amount
 from sdgbias.methods.stats.intervals import codes as codes
-from sdgbias.methods.stats.intervals import fraction as fraction
-from sdgbias.methods.stats.intervals import macro as macro
-from sdgbias.methods.stats.intervals import mean as mean
 from sdgbias.methods.stats.intervals import nothing as nothing
-from sdgbias.methods.stats.intervals import share as share
 from sdgbias.methods.stats.intervals import spread_of as spread_of
 from sdgbias.methods.stats.intervals import widest as widest
 from sdgbias.methods.stats.measure import SMALLEST as SMALLEST
@@ -43,9 +39,13 @@ from sdgbias.methods.stats.measure import ClusterSums as ClusterSums
 from sdgbias.methods.stats.measure import MeansByGroup as MeansByGroup
 from sdgbias.methods.stats.measure import ValueColumn as ValueColumn
 from sdgbias.methods.stats.measure import adjusted as adjusted
+from sdgbias.methods.stats.measure import amount as amount
+from sdgbias.methods.stats.measure import macro as macro
+from sdgbias.methods.stats.measure import mean as mean
 from sdgbias.methods.stats.measure import measure as measure
 from sdgbias.methods.stats.measure import measure_sums as measure_sums
 from sdgbias.methods.stats.measure import paired as paired
+from sdgbias.methods.stats.measure import share as share
 from sdgbias.methods.stats.multiple import apart_from_zero as apart_from_zero
 from sdgbias.methods.stats.multiple import holm as holm
 from sdgbias.methods.stats.multiple import p_of_interval as p_of_interval

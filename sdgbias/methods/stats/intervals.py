@@ -18,7 +18,7 @@ as rows; of any other kind there is no interval, and `Estimate.missing_interval`
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -138,15 +138,6 @@ def spread_of(sums: Floats, rows: Floats, group: Ints | None = None, groups: int
     return Spread(np.where(lone, np.nan, variance), np.where(lone, np.nan, df), many)
 
 
-def cluster_spread(residuals: Floats, clusters: ArrayLike) -> Spread:
-    """Spread of the mean of (N,) rows from their residuals; one group."""
-    code, groups = codes(clusters)
-    return spread_of(
-        np.bincount(code, weights=residuals, minlength=groups).astype(float),
-        np.bincount(code, minlength=groups).astype(float),
-    )
-
-
 def known(values: ArrayLike, *keys: ArrayLike) -> tuple[Floats, list[np.ndarray]]:
     """(N,) values as floats and their keys, rows with NaN left out."""
     x = np.asarray(values, dtype=float)
@@ -185,44 +176,9 @@ def bounds(
     return np.where(none, np.nan, low), np.where(none, np.nan, high)
 
 
-def estimate(
-    value: float, n: int, spread: Spread, kind: Kind = "mean", changed: float | None = None
-) -> Estimate:
-    """One value with the interval of its spread (of one group); changed as in `bounds`."""
-    of_rows = None if changed is None else np.array([changed])
-    low, high = bounds(np.array([value]), np.array([float(n)]), spread, kind, of_rows)
-    return Estimate(value, n, float(low[0]), float(high[0]), int(spread.clusters[0]))
-
-
 def nothing(n: int = 0) -> Estimate:
     """The result for no rows, or for too few."""
     return Estimate(float("nan"), n)
-
-
-def mean(values: ArrayLike, clusters: ArrayLike, kind: Kind = "mean") -> Estimate:
-    """Mean of (N,) values with the interval of its kind. NaN values are left out of value and n."""
-    x, (c,) = known(values, clusters)
-    if x.size == 0:
-        return nothing()
-    value = float(x.mean())
-    changed = np.count_nonzero(x) / x.size
-    return estimate(value, int(x.size), cluster_spread(x - value, c), kind, changed)
-
-
-def share(hits: ArrayLike, clusters: ArrayLike) -> Estimate:
-    """Share of (N,) booleans (NaN left out) with a Wilson interval at the effective sample size (at
-    most n, at least 1)."""
-    return mean(hits, clusters, "share")
-
-
-def amount(values: ArrayLike, clusters: ArrayLike) -> Estimate:
-    """Mean of (N,) numbers of 0 or more (NaN left out): an interval on the log scale."""
-    return mean(values, clusters, "amount")
-
-
-def fraction(values: ArrayLike, clusters: ArrayLike) -> Estimate:
-    """Mean of (N,) numbers from 0 to 1 (NaN left out): an interval on the logit scale."""
-    return mean(values, clusters, "fraction")
 
 
 def widest(estimates: Sequence[Estimate]) -> Estimate:
@@ -287,36 +243,3 @@ def difference_bounds(
         error = ((moved - centre**2) / (rows + 2)) ** 0.5
     half = stdtrit(np.nan_to_num(spread.df, nan=1.0), 0.5 + LEVEL / 2) * error
     return np.maximum(-1.0, centre - half), np.minimum(1.0, centre + half), error
-
-
-def macro(
-    values: ArrayLike, classes: ArrayLike, clusters: ArrayLike, kind: Kind = "mean"
-) -> Estimate:
-    """Mean over classes of the class means of (N,) values, each class weighing the same; interval
-    over clusters.
-
-    The variance is that of the linearised statistic: row i of class c contributes (x_i - mean_c) /
-    (classes n_c). kind 'share': rows are 0 or 1; the interval is that of a fraction, and where no
-    class varies between clusters, that of the mean of the classes' Wilson intervals (MOVER: Zou and
-    Donner 2008).
-    """
-    x, (k, c) = known(values, classes, clusters)
-    if x.size == 0:
-        return nothing()
-    code, many = codes(k)
-    count = np.bincount(code, minlength=many)
-    means = np.bincount(code, weights=x, minlength=many) / count
-    influence = (x - means[code]) * x.size / (many * count[code])
-    scale: Kind = "fraction" if kind == "share" else kind
-    spread = cluster_spread(influence, c)
-    whole = estimate(float(means.mean()), int(x.size), spread, scale)
-    if kind != "share" or whole.too_few or whole.low == whole.low:
-        return whole
-    each = [share(x[code == i], c[code == i]) for i in range(many)]
-    if any(e.low != e.low for e in each):
-        return whole
-    below, above = (
-        sum((e.value - end) ** 2 for e, end in ends) ** 0.5 / many
-        for ends in ([(e, e.low) for e in each], [(e, e.high) for e in each])
-    )
-    return replace(whole, low=whole.value - below, high=whole.value + above)

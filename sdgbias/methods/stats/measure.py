@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from itertools import repeat
 from typing import Any, Literal, NamedTuple
 
@@ -34,6 +34,7 @@ from sdgbias.methods.stats.intervals import (
     codes,
     difference_bounds,
     known,
+    nothing,
     spread_of,
 )
 from sdgbias.methods.stats.multiple import holm
@@ -136,10 +137,64 @@ def paired(
     that don't vary have no t: their p is that of their sign alone.
     Fewer than ``FEWEST`` clusters: no interval and no p; fewer than two: no standard error either.
     """
-    x, (c,) = known(difference, clusters)
-    column, one = ValueColumn("", x, kind), np.zeros(x.size, dtype=np.int64)
-    (table,) = measure([column], one, 1, [codes(c)[0]], p="each")
-    return table.test()
+    return _of_one_group(difference, clusters, kind, "each").test()
+
+
+def mean(values: ArrayLike, clusters: ArrayLike, kind: Kind = "mean") -> Estimate:
+    """`measure` of (N,) values (NaN left out of value and n) in one group."""
+    return _of_one_group(values, clusters, kind, "").estimate()
+
+
+#: Of (N,) booleans: a Wilson interval at the effective sample size (at most n, at least 1).
+share = partial(mean, kind="share")
+#: Of (N,) numbers of 0 or more: an interval on the log scale.
+amount = partial(mean, kind="amount")
+
+
+def _of_one_group(
+    values: ArrayLike, clusters: ArrayLike, kind: Kind, p: Literal["", "each"]
+) -> MeansByGroup:
+    x, (c,) = known(values, clusters)
+    one = np.zeros(x.size, dtype=np.int64)
+    (table,) = measure([ValueColumn("", x, kind)], one, 1, [codes(c)[0]], p=p)
+    return table
+
+
+def macro(
+    values: ArrayLike, classes: ArrayLike, clusters: ArrayLike, kind: Kind = "mean"
+) -> Estimate:
+    """Mean over classes of the class means of (N,) values, each class weighing the same; interval
+    over clusters.
+
+    The variance is that of the linearised statistic: row i of class c contributes (x_i - mean_c) /
+    (classes n_c). kind 'share': rows are 0 or 1; the interval is that of a fraction, and where no
+    class varies between clusters, that of the mean of the classes' Wilson intervals (MOVER: Zou and
+    Donner 2008).
+    """
+    x, (k, c) = known(values, classes, clusters)
+    if x.size == 0:
+        return nothing()
+    code, many = codes(k)
+    count = np.bincount(code, minlength=many)
+    means = np.bincount(code, weights=x, minlength=many) / count
+    influence = (x - means[code]) * x.size / (many * count[code])
+    scale: Kind = "fraction" if kind == "share" else kind
+    place, places = codes(c)
+    sums = np.bincount(place, weights=influence, minlength=places)
+    spread = spread_of(sums.astype(float), np.bincount(place).astype(float))
+    value, n = means.mean(keepdims=True), np.array([float(x.size)])
+    low, high = bounds(value, n, spread, scale, np.ones(1))
+    whole = Estimate(float(value[0]), x.size, float(low[0]), float(high[0]), places)
+    if kind != "share" or whole.too_few or whole.low == whole.low:
+        return whole
+    each = [share(x[code == i], c[code == i]) for i in range(many)]
+    if any(e.low != e.low for e in each):
+        return whole
+    below, above = (
+        sum((e.value - end) ** 2 for e, end in ends) ** 0.5 / many
+        for ends in ([(e, e.low) for e in each], [(e, e.high) for e in each])
+    )
+    return replace(whole, low=whole.value - below, high=whole.value + above)
 
 
 class ClusterSums(NamedTuple):
