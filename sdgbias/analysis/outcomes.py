@@ -125,14 +125,6 @@ def decision(cell: TaskCell) -> tuple[Streams, Decision, Bools] | None:
     return stored
 
 
-def chosen_number(cell: TaskCell, choice: Ints) -> Floats:
-    """(N,) the number that each chosen first digit leads to; NaN without a choice."""
-    assert cell.by_digit is not None
-    return np.where(
-        choice >= 0, cell.by_digit[np.arange(len(choice)), np.maximum(choice, 0)], np.nan
-    )
-
-
 def answered(
     o: TaskOutcome, cell: TaskCell, method: str, choice: Ints, number: Floats | None = None
 ) -> TaskOutcome:
@@ -140,7 +132,10 @@ def answered(
     answer. number (N,): its number, by default the one that the chosen first digit leads to."""
     rows, error = cell.test_rows, dict(o.error)
     if cell.task is Task.REGRESSION:
-        number = chosen_number(cell, choice) if number is None else number
+        if number is None:
+            assert cell.by_digit is not None
+            of_digit = cell.by_digit[np.arange(len(choice)), np.maximum(choice, 0)]
+            number = np.where(choice >= 0, of_digit, np.nan)
         gold = cell.items["gold_value"].to_numpy(dtype=float)
         error[method] = metrics.absolute_error(gold, number)[rows]
     return replace(

@@ -88,11 +88,6 @@ class TaskCell:
         """(N,) bool: rows for reporting."""
         return (self.items["split"] == "test").to_numpy()
 
-    @property
-    def place(self) -> np.ndarray:
-        """(N,) cluster_id, by which intervals are clustered."""
-        return self.items["cluster_id"].to_numpy(dtype=str)
-
     def known(self, view: View) -> np.ndarray:
         """(N, K) logits with censored scores at their upper bound, the input of CADE (see
         bounds.fill)."""

@@ -10,7 +10,6 @@ from sdgbias.methods.cade import Streams, decide, streams
 from sdgbias.methods.search import (
     RANGES,
     SearchSettings,
-    evaluate_draws,
     exact_search,
     held_out,
     mean_payoff,
@@ -54,7 +53,7 @@ def test_never_worse_than_the_best_of_ten_thousand_draws(seed: int) -> None:
     found = exact_search(s, payoff, task, settings=SearchSettings(seed=seed))
     low, high = np.array(RANGES[task]).T
     draws = np.random.default_rng(seed).uniform(low, high, (10_000, 4))
-    drawn = evaluate_draws(s, payoff, draws).max()
+    drawn = mean_payoff(pack(s, payoff), draws).max()
     assert found.drawn == drawn
     assert found.value >= drawn - 1e-12
     assert found.value == pytest.approx(mean_of(s, payoff, found.params), abs=1e-12)
@@ -87,14 +86,14 @@ def test_breakpoints_are_those_of_a_dense_grid(task: Task, which: int) -> None:
         grid = np.random.default_rng(seed + 100).uniform(low, high, 3_000)
         draws = np.tile(point, (grid.size, 1))
         draws[:, which] = grid
-        want = evaluate_draws(s, payoff, draws)
+        want = mean_payoff(pack(s, payoff), draws)
         at = np.searchsorted(steps.edges, grid, side="right") - 1
         assert steps.values[at] == pytest.approx(want, abs=1e-12)
         top = best(steps)
         assert top is not None
         assert top.value >= want.max() - 1e-12
         draws[0, which] = top.centre
-        assert evaluate_draws(s, payoff, draws[:1])[0] == pytest.approx(top.value, abs=1e-12)
+        assert mean_payoff(pack(s, payoff), draws[:1])[0] == pytest.approx(top.value, abs=1e-12)
 
 
 def two_lines(

@@ -5,7 +5,6 @@ settings at once."""
 from sdgbias.methods.protocol import DRAWS as DRAWS
 from sdgbias.methods.protocol import RANGES as RANGES
 from sdgbias.methods.protocol import Ranges as Ranges
-from sdgbias.methods.search.exact import KINDS as KINDS
 from sdgbias.methods.search.exact import ExactResult as ExactResult
 from sdgbias.methods.search.exact import Kind as Kind
 from sdgbias.methods.search.exact import exact_search as exact_search
@@ -17,7 +16,5 @@ from sdgbias.methods.search.kernel import pack as pack
 from sdgbias.methods.search.kernel import row_payoff as row_payoff
 from sdgbias.methods.search.random import SearchResult as SearchResult
 from sdgbias.methods.search.random import SearchSettings as SearchSettings
-from sdgbias.methods.search.random import draw_settings as draw_settings
-from sdgbias.methods.search.random import evaluate_draws as evaluate_draws
 from sdgbias.methods.search.random import random_search as random_search
 from sdgbias.methods.search.random import take as take

@@ -31,7 +31,6 @@ from sdgbias.methods.search.random import (
 from sdgbias.types import CadeParams, Task
 
 Kind = Literal["random", "exact"]
-KINDS: tuple[Kind, ...] = ("random", "exact")
 ALPHA, LAMBDA, BETA, TAU = range(4)
 #: Most rounds over all lines, oblique lines per round, and how much a step must gain.
 _ROUNDS, _OBLIQUE, _GAIN = 20, 2, 1e-12

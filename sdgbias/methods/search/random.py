@@ -57,12 +57,6 @@ def draw_settings(ranges: Ranges, draws: int, rng: np.random.Generator) -> Float
     return rng.uniform(low, high, size=(draws, 4))
 
 
-def evaluate_draws(s: Streams, payoff: Floats, draws: Floats) -> Floats:
-    """Mean payoff of each draw (C, 4) over the rows, all of them decidable; payoff (N, K) -> (C,).
-    See kernel.pack."""
-    return mean_payoff(pack(s, payoff), draws)
-
-
 def baseline_value(s: Streams, payoff: Floats, params: CadeParams) -> float:
     """Mean payoff of the Full view's argmax; a row without a Full view counts as CADE decides
     it."""
@@ -89,7 +83,7 @@ def random_search(
     rng = np.random.default_rng(seed)
 
     def value(some: Ints, points: Floats) -> Floats:
-        return evaluate_draws(take(s, some), payoff[some], points)
+        return mean_payoff(pack(take(s, some), payoff[some]), points)
 
     drawn = draw_settings(settings.ranges or RANGES[task], draws, rng)
     best, final, n_search = two_stage(np.arange(rows.size), drawn, value, rng, settings.share)
