@@ -83,6 +83,7 @@ def remove(
     from which `sdgbias evaluate` publishes such a run again in seconds.
     """
     from sdgbias.store import maintenance
+    from sdgbias.wording import many
 
     names = ", ".join(run_ids)
     if not confirmed(yes, f"Remove {names} for good?"):
@@ -90,8 +91,7 @@ def remove(
         return
     removed = maintenance.remove(results, run_ids)
     models = ", ".join(sorted(set(removed["model"])))
-    runs = "1 run" if len(removed) == 1 else f"{len(removed)} runs"
-    gone = f"{runs} of {models} {'is' if len(removed) == 1 else 'are'} removed"
+    gone = f"{many(len(removed), 'run')} of {models} {'is' if len(removed) == 1 else 'are'} removed"
     typer.echo(f"{results}: {gone}. Next: sdgbias report --results {results}")
 
 
@@ -136,13 +136,11 @@ def check(results: ResultsOption = DEFAULT_RESULTS, as_json: JsonOption = False)
 
 def _print_sizes(about: Mapping[str, Any]) -> None:
     """Runs, nights, and bytes by table."""
-    from sdgbias.wording import size
+    from sdgbias.wording import many, size
 
     range_ = f", {about['oldest']} to {about['newest']} UTC" if about["runs"] else ""
-    typer.echo(
-        f"{about['results']}: {about['runs']:,} runs of {about['models']} models,"
-        f" {about['nights']:,} nights{range_}"
-    )
+    runs, models, nights = (many(about[f"{name}s"], name) for name in ("run", "model", "night"))
+    typer.echo(f"{about['results']}: {runs} of {models}, {nights}{range_}")
     caches, orphans = about["score_caches"], about["orphans"]
     rows: list[tuple[str, int, str]] = [
         ("DuckDB file", about["duckdb_bytes"], ""),

@@ -18,13 +18,13 @@ FROM every_row WHERE indicator = 'all' AND metric <> 'not_run'
 
 -- name: people
 -- The rows about people. mute: nothing that the model says was understood, so figures open on another one; silent: a disparity without a
--- value, since the model says nothing about groups; plain, point: method and operating point of the study of debiasing.
+-- value, since the model says nothing about groups; plain, operating: method and operating point of the study of debiasing.
 SELECT *, min(run_at) OVER (PARTITION BY data) AS data_at,
        model IN (SELECT model FROM every_row WHERE study = 'headline' AND metric = 'disparity' AND method = 'full'
                  AND missing_reason = 'no answer understood') AS mute,
        metric = 'disparity' AND coalesce(missing_reason IN ('no answer understood', 'no answer right'), false) AS silent,
        replace(replace(method, '@recall', ''), 'full_argmax', 'full') AS plain,
-       if(ends_with(method, '@recall'), 'at equal recall', 'as scored') AS point
+       if(ends_with(method, '@recall'), 'at equal recall', 'as scored') AS operating
 FROM every_row WHERE NOT ends_with(method, ':paper')
 
 -- name: model-views
@@ -174,5 +174,5 @@ WHERE study = 'fairness' AND metric = 'disparity' ORDER BY run_at, test, method,
 
 -- name: fairness-cost
 SELECT * REPLACE (plain AS method, plain AS name) FROM people
-WHERE study = 'fairness' AND metric IN ('recall', 'false_yes_rate') AND level = 'all' AND point = 'as scored'
+WHERE study = 'fairness' AND metric IN ('recall', 'false_yes_rate') AND level = 'all' AND operating = 'as scored'
 ORDER BY run_at, test, method, metric

@@ -12,6 +12,7 @@ from urllib.parse import quote, urlencode
 
 import jinja2
 from markupsafe import Markup, escape
+from pydantic.dataclasses import dataclass as validated
 
 from sdgbias import suites, wording
 from sdgbias.files import packaged, packaged_yaml
@@ -27,7 +28,7 @@ VERDICTS = {verdict: word.name for verdict, word in WORDS.verdicts.items()}
 TERMS: Mapping[str, str] = WORDS.explained
 
 
-@dataclass(frozen=True)
+@validated(frozen=True)
 class Page:
     """One entry of the navigation. file: its name in the folder of a static report, '' if only the
     web application has it; template: of that file, which the web application shows too, unless it
@@ -46,12 +47,7 @@ class Page:
     further: bool = False
 
 
-def _page(about: Mapping[str, Any]) -> Page:
-    given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in about.items()}
-    return Page(**given)
-
-
-_PAGES = {name: _page(about) for name, about in packaged_yaml("pages.yaml").items()}
+_PAGES = {name: Page(**about) for name, about in packaged_yaml("pages.yaml").items()}
 OVERVIEW = _PAGES["OVERVIEW"]
 NIGHT = _PAGES["NIGHT"]
 NUMBER = _PAGES["NUMBER"]

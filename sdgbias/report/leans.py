@@ -12,11 +12,11 @@ from sdgbias.report.reader import Cells
 from sdgbias.types import PILLARS
 from sdgbias.wording import percent, span, written
 
-#: What a verdict counts -> what it holds for.
+#: What a verdict counts -> how they were asked, and what it holds for.
 _HOLDS = {
-    "indicator": "in several wordings each: holds for other indicators and wordings",
-    "distinct prompt": "in one wording: holds for other questions in this wording",
-    "wording": "of {} indicators: holds for other wordings of these",
+    "indicator": ("in several wordings each", "holds for other indicators and wordings"),
+    "distinct prompt": ("in one wording", "holds for other questions in this wording"),
+    "wording": ("of {} indicators", "holds for other wordings of these"),
 }
 
 
@@ -63,7 +63,9 @@ class Lean:
 
     @property
     def evidence(self) -> str:
-        return f"{self.shares}; {self.prompts} {_HOLDS[self.kind].format(self.indicators)}"
+        how, holds = _HOLDS[self.kind]
+        text = f"{self.shares}; {self.prompts} {how.format(self.indicators)}"
+        return text if "too few" in self.verdict else f"{text}: {holds}"
 
 
 def prompts(leans: Sequence[Lean]) -> str:

@@ -3,7 +3,6 @@ their disparity, letters. All numbers with n and interval, from the results file
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
@@ -17,7 +16,6 @@ from sdgbias.wording import p_value
 
 _COLUMNS = ("q_only", "ctx_q", "img_q", "full_generated", "full", "cade")
 HEADS = [METHODS[method] for method in _COLUMNS]
-_OF_LETTERS = re.compile(r"(share|recall)_[A-J]$|tie_rate$")
 
 
 def runs_of(reader: Reader, among: Sequence[str] | None = None) -> list[Row]:
@@ -56,26 +54,24 @@ def _suite(name: str, runs: list[Row], numbers: Sequence[Row]) -> dict[str, Any]
     notes = [f"View {METHODS.get(view, view)} is left out: {why}." for view, why in left.items()]
     if first.get("cade_left_out"):
         notes.append(f"CADE is left out: {first['cade_left_out']}.")
-    estimates = [row for row in numbers if row["run_id"] in models]
-    pooled = [r for r in estimates if r["study"] == "headline" and r["pillar"] == "all"]
-    grouped = [r for r in estimates if r["study"] == "headline" and r["pillar"] != "all"]
-    accuracy = [r for r in pooled if r["metric"] == "accuracy"]
-    letters = [r for r in pooled if _OF_LETTERS.match(r["metric"])]
+    parts: dict[str, list[Row]] = {}
+    for row in numbers:
+        if row["run_id"] in models:
+            parts.setdefault(row["part"], []).append(row)
     return {
         "name": name,
         "title": runs[0]["data"],
         "version": first.get("version", ""),
         "unit": first.get("cluster_by") or "question",
         "notes": notes,
-        "accuracy": _table(accuracy, models, _titled),
-        "groups": _table(grouped, models, lambda r: wording.group(r["pillar"])),
+        "accuracy": _table(parts.get("accuracy", ()), models, _titled),
+        "groups": _table(parts.get("groups", ()), models, lambda r: wording.group(r["pillar"])),
         "changes": [
             {"model": models[r["run_id"]], "name": r["attribute"], "cell": _cell(r)}
             | {"p": p_value(r["p"])}
-            for r in estimates
-            if r["study"] == "groups"
+            for r in parts.get("changes", ())
         ],
-        "letters": _table(letters, models, _titled),
+        "letters": _table(parts.get("letters", ()), models, _titled),
         "runs": runs,
     }
 
