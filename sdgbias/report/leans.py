@@ -62,10 +62,14 @@ class Lean:
         return f"all {self.alike} ({self.prompts.replace('distinct ', '')}): {reason}"
 
     @property
+    def numbers(self) -> str:
+        """The shares, and what they were counted on."""
+        return f"{self.shares}; {self.prompts} {_HOLDS[self.kind][0].format(self.indicators)}"
+
+    @property
     def evidence(self) -> str:
-        how, holds = _HOLDS[self.kind]
-        text = f"{self.shares}; {self.prompts} {how.format(self.indicators)}"
-        return text if "too few" in self.verdict else f"{text}: {holds}"
+        holds = "" if "too few" in self.verdict else f": {_HOLDS[self.kind][1]}"
+        return self.numbers + holds
 
 
 def prompts(leans: Sequence[Lean]) -> str:

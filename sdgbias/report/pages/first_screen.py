@@ -177,7 +177,7 @@ def _leaning(models: Sequence[str], cells: Cells) -> ScreenAnswer | None:
         named = _listed(silent) if len(silent) <= FEW else f"{len(silent)} models"
         lead.append(f"no lean over all pillars can be stated for {named}")
     strongest = _most(whole, lambda m: _strength(_bars(cells, m, ALL)), whole)
-    numbers = [f"{m}: {whole[m].shares}; {whole[m].prompts}." for m in strongest]
+    numbers = [f"{m}: {whole[m].numbers}." for m in strongest]
     by_pillar = [
         f"{m} leans {lean.short} in {lean.pillar}"
         for m in whole
