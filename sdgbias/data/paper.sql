@@ -121,6 +121,7 @@ FROM studied JOIN curves USING (run_id, test, parameter) WHERE study = 'sweep' A
 -- What the four views cost (Tables K and L), from the seconds that a run's batches took. By question: plain inference under Full
 -- (the first token's scores of a multiple-choice question, where the model gives any, else the free answer), and CADE (the scores
 -- of the four views and, for a number, the answers of Full). By view: its share of the seconds of scoring and of the prompts' tokens.
+-- Seconds are added in one order, or their last digits would differ from one time to the next.
 WITH asked AS (
     SELECT run_id, coalesce(bool_and(missing_reason IS DISTINCT FROM 'needs log-probabilities'), true) AS scored,
            coalesce(bool_and(missing_reason IS DISTINCT FROM 'needs pictures'), true) AS pictured
@@ -142,7 +143,7 @@ parts AS (
     SELECT run_id, task, scored, pictured, unnest(['full', 'cade']) AS method, unnest([1, 4]) AS needed, false AS timed FROM untimed
 ),
 by_method AS (
-    SELECT run_id, task, method, timed, sum(cells) AS asked, sum(seconds) AS seconds, CASE
+    SELECT run_id, task, method, timed, sum(cells) AS asked, sum(seconds ORDER BY seconds) AS seconds, CASE
            WHEN NOT timed THEN 'not in store: the run is of a version that kept no times'
            WHEN count(DISTINCT "view") < needed AND NOT pictured THEN 'needs pictures'
            WHEN count(DISTINCT "view") < needed AND NOT scored THEN 'needs log-probabilities'
@@ -160,7 +161,7 @@ by_view AS (
     SELECT run_id, scored, pictured, unnest(['full', 'img_q', 'ctx_q', 'q_only']) AS "view" FROM asked
 ),
 spent AS (
-    SELECT run_id, "view", sum(seconds_measured) AS seconds, sum(prompts) AS n, sum(untimed) AS untimed
+    SELECT run_id, "view", sum(seconds_measured ORDER BY task) AS seconds, sum(prompts) AS n, sum(untimed) AS untimed
     FROM times WHERE phase = 'score' GROUP BY ALL
 ),
 lengths AS (
@@ -178,7 +179,7 @@ views AS (
                            (sum(untimed) OVER run)::BIGINT, (sum(n) OVER run)::BIGINT)
                 ELSE '' END AS status
     FROM by_view LEFT JOIN spent USING (run_id, "view") LEFT JOIN lengths USING (run_id, "view")
-    WINDOW run AS (PARTITION BY run_id)
+    WINDOW run AS (PARTITION BY run_id ORDER BY "view" ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING)
 ),
 named AS (
     SELECT run_id, task, method, status, unnest([

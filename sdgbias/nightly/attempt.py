@@ -216,7 +216,8 @@ def _ended(
         message = process.redact(str(reported.get("message", "")))
         return {"kind": str(reported["kind"]), "message": message}
     if end.kind != process.TIMED_OUT:
-        return {"kind": end.kind or process.UNEXPECTED, "message": end.message}
+        silent = "" if end.words or end.code < 0 else " and reported no outcome"
+        return {"kind": end.kind or process.UNEXPECTED, "message": end.message + silent}
     if last.done <= first.done:
         onward = "finished prompts are kept, the next try goes on from them; more time: --timeout"
         return {"kind": end.kind, "message": f"{end.message}; {onward}"}

@@ -48,7 +48,7 @@ REFUSALS = (
     Refusal("Read-only file system", f"the file system is read-only; {_OTHER}"),
     Refusal("Permission denied", f"permission denied; {_OTHER} or change the folder's rights"),
     Refusal("Not a directory", f"a part of this path is a file; {_OTHER}"),
-    Refusal("not a valid DuckDB", f"this is no DuckDB file; {_OTHER} or move it away"),
+    Refusal("not a valid DuckDB", f"this is not a DuckDB file; {_OTHER} or move it away"),
 )
 
 
@@ -65,7 +65,7 @@ def local(path: Path | str) -> Path:
         )
     path = Path(path)
     if path.exists() and not path.is_file():
-        raise StoreError(f"{path} is no file; choose another --results, e.g. results.duckdb")
+        raise StoreError(f"{path} is not a file; choose another --results, e.g. results.duckdb")
     return path
 
 

@@ -248,7 +248,7 @@ def test_without_results_pages_say_so(tmp_path: Path) -> None:
     assert client.get("/health").json()["results"] == "missing"
     path.write_text("not a database")
     answer = client.get("/")
-    assert answer.status_code == 500 and "no DuckDB file" in answer.text
+    assert answer.status_code == 500 and "not a DuckDB file" in answer.text
     assert "data-retry" not in answer.text
     path.unlink()
     with store.connect(path):
