@@ -100,9 +100,9 @@ def test_numbers_that_do_not_vary_have_no_interval_and_say_why() -> None:
     assert stats.paired(np.full(5, 2.5), np.arange(5)).p == 0.0625
 
 
-@pytest.mark.parametrize(("right", "rows"), [(2, 5), (1, 3), (1, 5)])
+@pytest.mark.parametrize(("right", "rows"), [(2, 5), (1, 3), (1, 5), (7, 25)])
 def test_places_that_all_have_one_rate_count_as_rows(right: int, rows: int) -> None:
-    """Eight places of 2/5: their variance is 1e-34, which is rounding."""
+    """Eight places of 7/25: 25 x 0.28 is not 7, and a variance of 1e-34 is rounding."""
     hits = np.tile([1.0] * right + [0.0] * (rows - right), 8)
 
     e = stats.share(hits, np.repeat(np.arange(8), rows))
