@@ -183,4 +183,4 @@ def load_model(spec: ModelSpec, root: Path) -> tuple[Any, torch.device]:
     model = repository.model(repository.loader(), **options)
     keep_greedy(model)
     keep_precise(model)
-    return model, model.get_input_embeddings().weight.device if split else device()
+    return model, model.get_input_embeddings().weight.device
