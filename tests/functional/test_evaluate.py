@@ -165,13 +165,13 @@ def test_a_second_process_on_the_same_model_is_refused(
 def test_a_model_that_yields_no_number_is_reported_and_not_scored_as_wrong(
     tiny_benchmark: Path, tmp_path: Path
 ) -> None:
-    add_model(tmp_path, "nan", options={"noise": float("nan")})
+    add_model(tmp_path, "overflows", options={"noise": 1e300})
     results = tmp_path / "r.duckdb"
     where = f"--benchmark {tiny_benchmark} --results {results}"
 
-    line = refused(8, f"evaluate nan --passes none {where}", registry=tmp_path)
+    line = refused(5, f"evaluate overflows --passes none {where}", registry=tmp_path)
 
-    assert "no prompt could be scored" in line
+    assert "a candidate logit is NaN or infinite in all" in line
     assert "no run is published yet. Next: sdgbias evaluate" in ok(f"results --results {results}")
 
 
