@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 import pandas as pd
 
-from sdgbias.analysis.run import RunData, TaskCell
+from sdgbias.analysis.run import RunData, TaskCell, once
 from sdgbias.methods import metrics
 from sdgbias.methods.cade import Bools, Decision, Floats, Ints, Streams, argmax_view, decide, usable
 from sdgbias.types import ContextTest, Task, View
@@ -60,10 +60,7 @@ class TaskOutcome:
 
     def grouped(self, by: Callable[[TaskOutcome], Iterable[L]]) -> Sequence[L]:
         """The groupings of these rows, made once for all studies."""
-        kept: dict[object, list[L]] = self.__dict__.setdefault("_grouped", {})
-        if by not in kept:
-            kept[by] = list(by(self))
-        return kept[by]
+        return once(self, by, lambda: list(by(self)))
 
     def columns(self, method: str) -> dict[str, object]:
         """What the rows of a method have in common."""
@@ -98,31 +95,26 @@ def outcomes(cells: Sequence[TaskCell]) -> list[TaskOutcome]:
 
 def pools(run: RunData, task: Task) -> list[TaskOutcome]:
     """One Outcome per reportable cell, followed by all of them pooled; empty if there are none.
-    Places have the same codes in all.
+    Places have the same codes in all."""
 
-    Computed once per run and cached on it, because every study starts here.
-    """
-    kept: dict[Task, list[TaskOutcome]] = run.__dict__.setdefault("_pools", {})
-    if task not in kept:
+    def pool() -> list[TaskOutcome]:
         of_tests = outcomes(reportable(run, task))
-        kept[task] = [*of_tests, pooled(of_tests)] if of_tests else []
-    return kept[task]
+        return [*of_tests, pooled(of_tests)] if of_tests else []
+
+    return once(run, (pools, task), pool)
 
 
 def decision(cell: TaskCell) -> tuple[Streams, Decision, Bools] | None:
     """CADE as the run tuned it: streams, decision and the (N,) mask of rows it can answer; None if
-    nothing was tuned.
+    nothing was tuned."""
 
-    Computed once per cell and cached on it.
-    """
-    if cell.params is None:
-        return None
-    if "_decision" not in cell.__dict__:
+    def decided() -> tuple[Streams, Decision, Bools] | None:
+        if cell.params is None:
+            return None
         s = cell.streams()
-        is_usable = usable(s.valid, cell.payoff)
-        cell.__dict__["_decision"] = s, decide(s, cell.params), is_usable
-    stored: tuple[Streams, Decision, Bools] = cell.__dict__["_decision"]
-    return stored
+        return s, decide(s, cell.params), usable(s.valid, cell.payoff)
+
+    return once(cell, decision, decided)
 
 
 def answered(

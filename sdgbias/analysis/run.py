@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -27,6 +27,7 @@ from sdgbias.types import (
     View,
 )
 
+T = TypeVar("T")
 _VIEWS = tuple(v.value for v in View)
 _SCORES = """SELECT item_id, test, "view", logits, upper, top_token FROM scores
              WHERE run_id = $run AND task = $task"""
@@ -130,6 +131,16 @@ class RunData:
     @property
     def regression(self) -> list[TaskCell]:
         return self.of(Task.REGRESSION)
+
+
+def once(of: object, key: Hashable, make: Callable[[], T]) -> T:
+    """What ``make`` gives for a run, a cell or something made of them: computed when the first
+    study asks for it, and kept with it for the others."""
+    kept: dict[Hashable, Any] = of.__dict__.setdefault("kept", {})
+    if key not in kept:
+        kept[key] = make()
+    value: T = kept[key]
+    return value
 
 
 def row_of(

@@ -8,7 +8,7 @@ its likeliest first digit leads to. Test 'all' pools the tests, each with its ow
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -16,7 +16,7 @@ import pandas as pd
 from sdgbias.analysis.calls import StudyRow, Values
 from sdgbias.analysis.outcomes import TaskOutcome, pooled
 from sdgbias.analysis.rows import AnalysisSettings, row
-from sdgbias.analysis.run import RunData, TaskCell
+from sdgbias.analysis.run import RunData, TaskCell, once
 from sdgbias.methods import search, stats
 from sdgbias.methods.cade import Floats, Form, Ints, Stream, Streams, usable
 from sdgbias.methods.search import RANGES, Ranges, SearchSettings, take
@@ -40,8 +40,7 @@ SEARCHES = ("random", "exact", "exact_centred")
 class Problem:
     """One task under one context test. usable: indices of the cell's rows with an image view and a
     known payoff for every candidate; s, payoff and place (n,) cover only these rows. val, test:
-    indices into them. place: cluster codes, the same in all problems of a run. kept: searches that
-    several studies take from."""
+    indices into them. place: cluster codes, the same in all problems of a run."""
 
     cell: TaskCell
     usable: Ints
@@ -50,7 +49,6 @@ class Problem:
     place: Ints
     val: Ints
     test: Ints
-    kept: dict[AnalysisSettings, list[Floats]] = field(default_factory=dict)
 
     @property
     def metric(self) -> str:
@@ -98,23 +96,21 @@ class Problem:
 
 def problems(run: RunData) -> list[Problem]:
     """Every cell of a run that has rows for tuning and for reporting, in the order of tasks and
-    tests; made once for all studies of a run."""
-    if "_problems" in run.__dict__:
-        kept: list[Problem] = run.__dict__["_problems"]
-        return kept
-    cells = [*run.mcq, *run.regression]
+    tests."""
+    return once(run, problems, lambda: list(_problems([*run.mcq, *run.regression])))
+
+
+def _problems(cells: Sequence[TaskCell]) -> Iterator[Problem]:
     names = [name for cell in cells for name in cell.items["cluster_id"]]
     code = pd.factorize(np.array(names, dtype=object), sort=True)[0].astype(np.int64)
     places = np.split(code, np.cumsum([len(cell.items) for cell in cells])[:-1])
-    selected = run.__dict__["_problems"] = []
     for cell, place in zip(cells, places, strict=False):
         s = cell.streams()
         rows = np.flatnonzero(usable(s.valid, cell.payoff))
         val, test = np.flatnonzero(cell.val[rows]), np.flatnonzero(cell.test_rows[rows])
         if val.size and test.size:
             of_rows = take(s, rows), cell.payoff[rows], place[rows]
-            selected.append(Problem(cell, rows, *of_rows, val, test))
-    return selected
+            yield Problem(cell, rows, *of_rows, val, test)
 
 
 def as_vector(params: CadeParams) -> Floats:
@@ -154,11 +150,13 @@ def _with_pools(
 def retuned(p: Problem, settings: AnalysisSettings) -> list[Floats]:
     """(4,) setting of each step: the parameters added so far are searched in Table G's ranges, the
     others are off."""
-    if settings not in p.kept:
-        off = ((0.0, 0.0), (0.0, 0.0), (0.0, 0.0), (OPEN, OPEN))
-        ranges = ((*RANGES[p.cell.task][:free], *off[free:]) for free in range(1, 5))
-        p.kept[settings] = [FULL_ARGMAX, *(p.searched(settings, each) for each in ranges)]
-    return p.kept[settings]
+    off = ((0.0, 0.0), (0.0, 0.0), (0.0, 0.0), (OPEN, OPEN))
+    ranges = [(*RANGES[p.cell.task][:free], *off[free:]) for free in range(1, 5)]
+
+    def search_each() -> list[Floats]:
+        return [FULL_ARGMAX, *(p.searched(settings, each) for each in ranges)]
+
+    return once(p, (retuned, settings), search_each)
 
 
 def steps(run: RunData, settings: AnalysisSettings) -> Iterator[TaskOutcome]:
