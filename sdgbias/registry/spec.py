@@ -65,8 +65,8 @@ class ModelSpec:
     reason: str = ""
     """One line: why it is in this state, and what would change it; needed unless enabled."""
     until: Day = ""
-    """Quarantined only: a date such as 2026-11-30 from which on the nightly scores it again; empty:
-    until a person enables it."""
+    """A date such as 2026-11-30 from which on the nightly scores a quarantined model again; empty:
+    when a person enables it."""
     family: str = ""
     """model_type of the model's config."""
     params_b: Positive | None = None
