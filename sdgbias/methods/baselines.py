@@ -174,8 +174,8 @@ def post_hoc(
 
 def _batch_terms(e: Evidence, mean: str = "geometric") -> tuple[Bools, Floats, Floats]:
     valid, log_full, _ = _read(e, ())
-    rows = fold(np.logical_or, valid) & e.fit
-    prior = _group_mean(log_full if mean == "geometric" else np.exp(log_full), valid, rows, e.group)
+    of_row = log_full if mean == "geometric" else np.exp(log_full)
+    prior = _group_mean(of_row, valid, e.fit, e.group)
     prior = prior if mean == "geometric" else np.where(np.isnan(prior), np.nan, _log(prior))
     return valid, log_full, np.where(valid & ~np.isnan(prior), -prior, 0.0)
 

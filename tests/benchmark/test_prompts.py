@@ -6,7 +6,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sdgbias.benchmark.prompts import build_prompts, context_lines, prompt_texts, view_cells
+from sdgbias.benchmark.prompts import (
+    IGNORE,
+    build_prompts,
+    context_lines,
+    prompt_texts,
+    task_contexts,
+    view_cells,
+)
 from sdgbias.errors import InputError
 from sdgbias.types import CONTEXT_NAMES, TESTS, ContextTest, Task, View
 
@@ -94,6 +101,27 @@ def test_cells_hold_the_prompt_of_each_written_out(task: Task) -> None:
     candidates = prompts.groupby("item_id")["candidates"].unique().map(list).tolist()
     assert task is Task.REGRESSION or candidates == [["ABC"], ["AB"]]
     pd.testing.assert_frame_equal(build_prompts(ITEMS[::-1].reset_index(drop=True), task), prompts)
+
+
+def test_each_number_hides_its_own_target_in_any_order_of_targets() -> None:
+    """Women's BMI, then the asset index twice: the groups by target stand in another order."""
+    items = ITEMS.iloc[[1, 0, 0]].reset_index(drop=True)
+
+    contexts = task_contexts(items, Task.REGRESSION, ContextTest.T1).tolist()
+
+    of_asset_index = context_lines(ITEMS, ContextTest.T1, "asset_index")[0]
+    assert contexts == ["", of_asset_index, of_asset_index]
+
+
+def test_views_without_the_picture_show_the_blank_one_where_there_is_one() -> None:
+    prompts = build_prompts(ITEMS, Task.MCQ)
+    plain = view_cells(prompts)
+
+    cells = view_cells(prompts.assign(blank_id="c" * 64))
+
+    blind = plain["image_id"] == ""
+    assert cells["image_id"].tolist() == plain["image_id"].where(~blind, "c" * 64).tolist()
+    assert cells["text"].tolist() == plain["text"].where(~blind, plain["text"] + IGNORE).tolist()
 
 
 def test_cells_need_a_t5_row() -> None:

@@ -173,7 +173,6 @@ def test_log_softmax_is_that_of_scipy(e: Evidence) -> None:
 # by hand
 
 
-UNFIT = np.array([True, True, False])
 BATCH = evidence(  # the last row's group has no fit row
     logits([0.8, 0.2], [0.6, 0.4], [0.1, 0.9], [0.3, 0.7]),
     group=np.array([0, 0, 0, 1]),
@@ -181,8 +180,10 @@ BATCH = evidence(  # the last row's group has no fit row
 )
 POSED = evidence(logits([0.6, 0.3, 0.1]), logits([0.8, 0.15, 0.05]), logits([0.2, 0.05, 0.75]))
 VIEWED = evidence(logits([0.6, 0.3, 0.1]), logits([0.2, 0.2, 0.6]), logits([0.7, 0.2, 0.1]))
-PRIOR = evidence(
-    logits(*[[0.5, 0.5]] * 3), q=logits([0.5, 0.5], [0.9, 0.1], [0.01, 0.99]), fit=UNFIT
+PRIOR = evidence(  # a fit row without Q-only tells nothing of the prior, nor does the last row
+    logits(*[[0.5, 0.5]] * 4),
+    q=logits([0.5, 0.5], [0.9, 0.1], [NAN, NAN], [0.01, 0.99]),
+    fit=np.array([True, True, True, False]),
 )
 #: Method, evidence, settings, row: exp of the scores there.
 BY_HAND = [
@@ -192,7 +193,7 @@ BY_HAND = [
     ("bc", BATCH, {}, 3, [0.3, 0.7]),
     ("bc_geometric", BATCH, {}, 2, [0.1 / (0.8 * 0.6) ** 0.5, 0.9 / (0.2 * 0.4) ** 0.5]),
     ("bcl", BATCH, {"gamma": 0.0}, 2, [0.1, 0.9]),
-    ("cc_q", PRIOR, {}, 2, [0.5 / 0.7, 0.5 / 0.3]),
+    ("cc_q", PRIOR, {}, 3, [0.5 / 0.7, 0.5 / 0.3]),
     ("pmi", VIEWED, {"gamma": 2.0}, 0, [0.6 / 0.49, 0.3 / 0.04, 0.1 / 0.01]),
     ("mean_views", VIEWED, {}, 0, [1.5 / 3, 0.7 / 3, 0.8 / 3]),  # IMG+Q is missing
 ]

@@ -93,7 +93,7 @@ def _with_causes(o: TaskOutcome) -> TaskOutcome:
     assert decided is not None and cell.params is not None
     s, d, usable = decided
     choice = np.where(usable, d.choice, -1)
-    flipped = (choice >= 0) & (s.base >= 0) & ~d.kept & (choice != s.base)
+    flipped = (choice >= 0) & (s.base >= 0) & (choice != s.base)
     log_full = log_softmax(cell.known(View.FULL), s.valid)
     terms = np.stack(score_terms(s, cell.params))  # (3, N, K)
     away = [argmax_view(total, s.valid) != s.base for total in np.cumsum(terms, axis=0)]
