@@ -3,7 +3,9 @@ section 0)."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from sdgbias.methods.baselines import METHODS, Evidence, predict, scores
 from sdgbias.methods.tuning import tune
 from sdgbias.types import CadeParams
 
+REPOSITORY = Path(__file__).resolve().parents[2]
 NAN = float("nan")
 GATE_OFF = 1.1
 
@@ -277,6 +280,26 @@ def test_tuning_is_the_papers_protocol_by_brute_force(name: str, k: int) -> None
     best = max(finalists, key=lambda i: (value(drawn[i], rows), -i))
     assert list(found.settings.values()) == pytest.approx(drawn[best].tolist())
     assert found.value == pytest.approx(value(drawn[best], rows))
+
+
+@pytest.mark.parametrize(
+    ("name", "ranges"),
+    [
+        ("vdd_tuned", "a in 0..3, b in 0..0.5"),
+        ("bcl", "gamma tuned in -5..5"),
+        ("pmi_tuned", "tuned in 0..3"),
+    ],
+)
+def test_a_method_is_tuned_within_the_ranges_of_the_documentation(name: str, ranges: str) -> None:
+    page = (REPOSITORY / "docs" / "reference" / "methods.md").read_text(encoding="utf-8")
+    [line] = [line for line in page.splitlines() if line.startswith("|") and f"`{name}` |" in line]
+    assert ranges in line
+
+    tuned = METHODS[name].tuned
+
+    assert tuned is not None
+    numbers = re.findall(r"(-?[\d.]+?)\.\.([\d.]+)", ranges)
+    assert list(tuned.values()) == [(float(low), float(high)) for low, high in numbers]
 
 
 def test_an_unknown_payoff_is_left_out_of_tuning() -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sdgbias.methods.cade import Streams, decide, streams
+from sdgbias.methods.cade import BASELINE, Streams, decide, streams
 from sdgbias.methods.search import (
     RANGES,
     SearchSettings,
@@ -16,7 +16,8 @@ from sdgbias.methods.search import (
     pack,
     take,
 )
-from sdgbias.methods.search.exact import ALPHA, BETA, LAMBDA, TAU, ascend, centre
+from sdgbias.methods.search.exact import ALPHA, BETA, LAMBDA, TAU, ascend, centre, climb
+from sdgbias.methods.search.kernel import Packed
 from sdgbias.methods.search.lines import Plateau, Steps, along, along_tau, around, best
 from sdgbias.types import CadeParams, Task
 
@@ -282,6 +283,63 @@ def test_held_out_rows_never_tune_their_own_setting() -> None:
     assert np.array_equal(after[:60], 1 - before[:60])
     alone = held_out(s, payoff, Task.MCQ, np.zeros(120), settings=SearchSettings(draws=300))
     assert np.isnan(alone).all(), "one place"
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Packed, list[np.ndarray]]]:
+    """The rows and the starts of each climb."""
+    climbs = []
+
+    def record(rows: Packed, starts: list[np.ndarray], *more: object) -> tuple[np.ndarray, float]:
+        climbs.append((rows, starts))
+        return climb(rows, starts, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("sdgbias.methods.search.exact.climb", record)
+    return climbs
+
+
+def drawn_settings(draws: int) -> np.ndarray:
+    low, high = np.array(RANGES[Task.MCQ]).T
+    return np.random.default_rng(0).uniform(low, high, (draws, 4))
+
+
+def test_a_search_starts_from_the_three_best_draws_the_baseline_and_the_middle(
+    begun: list[tuple[Packed, list[np.ndarray]]],
+) -> None:
+    s, payoff = problem(4, 120)
+
+    exact_search(s, payoff, Task.MCQ, SearchSettings(300))
+
+    [(rows, starts)] = begun
+    draws = drawn_settings(300)
+    order = np.argsort(-mean_payoff(rows, draws), kind="stable")
+    others = [list(vars(BASELINE).values()), np.mean(RANGES[Task.MCQ], axis=1)]
+    assert np.array_equal(starts, [*draws[order[:3]], *others])
+
+
+def test_a_fold_starts_from_the_draw_that_is_best_on_the_rows_of_all_others(
+    begun: list[tuple[Packed, list[np.ndarray]]],
+) -> None:
+    """Folds of 80, 30 and 10 rows: each row counts once, not each fold."""
+    s, payoff = problem(2, 120)
+
+    held_out(s, payoff, Task.MCQ, np.repeat(range(3), [80, 30, 10]), SearchSettings(300), folds=3)
+
+    assert sorted(rows.n for rows, _ in begun) == [40, 90, 110]
+    for rows, [start] in begun:
+        most = mean_payoff(rows, drawn_settings(300)).max()
+        assert mean_payoff(rows, start[None])[0] == pytest.approx(most)
+
+
+def test_a_setting_where_three_lines_meet_has_no_plateau_of_its_own_value() -> None:
+    """Scores 0, 1 - alpha and alpha - 1: A, the paid one, leads at alpha = 1 alone."""
+    s = two_lines([0.0, 1.0, -1.0], [0.0, 1.0, -1.0])
+    ranges = RANGES[Task.MCQ]
+
+    point, plateau = centre(pack(s, np.eye(3)[:1]), np.array([1.0, 0.0, 0.0, 0.9]), ranges)
+
+    assert (point[ALPHA], plateau[ALPHA]) == (1.0, (1.0, 1.0))
+    assert (plateau[BETA], plateau[TAU]) == (ranges[BETA], ranges[TAU])
 
 
 def test_pure_noise_is_seen_as_overtuning() -> None:
