@@ -47,6 +47,9 @@ def kept(results: Path, nights: int, per_model: int) -> dict[str, str]:
 
 
 def test_a_mistaken_run_is_removed_with_everything_of_it(results: Path) -> None:
+    accepted = {"accepted_at": pd.Timestamp("2026-03-01"), "reason": "known"}
+    rows = pd.DataFrame([{"run_id": name} | accepted for name in ("b", "a-01-05")])
+    store.upsert(results, {"accepted": rows})
     before = contents(results)
     with pytest.raises(StoreError, match=r"unknown run 'c'; valid: a-01-05"):
         maintenance.remove(results, ["b", "c"])
@@ -56,6 +59,7 @@ def test_a_mistaken_run_is_removed_with_everything_of_it(results: Path) -> None:
     assert after["numbers"][0] == after["runs"][0] == len(DAYS)
     assert "b" not in store.run_ids(results) and len(store.run_ids(results)) == len(DAYS)
     assert after["items"] == before["items"], "the questions stay"
+    assert list(store.query(results, "FROM accepted")["run_id"]) == ["a-01-05"]
     assert not (parquet.home(results) / parquet.folder_of("b")).exists()
     assert maintenance.orphans(results) == [] and maintenance.check(results) == []
 

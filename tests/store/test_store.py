@@ -71,6 +71,28 @@ def test_which_runs(path: Path) -> None:
     store.publish(path, run("c1", model="c", finished_at=None), {})
     assert store.latest_runs(path) == ["a2", "b1"]
     assert [store.has_run(path, name) for name in ("b1", "b2", "zz")] == [True, False, False]
+    store.publish(path, run("a0", model="a", finished_at="2026-11-03T00:00:00"), {})
+    assert store.latest_runs(path) == ["a2", "b1"], "of two that ended together the last name"
+
+
+def test_while_one_file_is_held_open_another_is_read_too(path: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.duckdb"
+    store.publish(path, run("r1"), {})
+    store.publish(other, run("r2"), {})
+
+    with store.held_open(path):
+        names = store.run_ids(path), store.run_ids(other)
+
+    assert names == (["r1"], ["r2"])
+
+
+def test_a_picture_names_the_first_run_that_showed_it(path: Path) -> None:
+    store.publish(path, run("r1"), tables())
+    store.publish(path, run("r2", model="other"), tables())
+
+    pictures = store.query(path, "SELECT image_id, run_id FROM previews")
+
+    assert pictures.to_numpy().tolist() == [["i", "r1"]]
 
 
 def scores(change: Callable[[pd.DataFrame], pd.DataFrame]) -> dict[str, pd.DataFrame]:

@@ -3,6 +3,7 @@ missing, damaged or elsewhere."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 import time
@@ -105,9 +106,28 @@ def test_a_broken_file_is_told_by_who_reads_its_run(results: Path, which: str, h
     assert masses(results) == {other: mass, which: 0.7} and maintenance.check(results) == []
 
 
-def test_a_catalogue_that_leads_outside_is_refused(results: Path) -> None:
+@pytest.mark.parametrize("later", [0, 1_000_000_000], ids=["time as written", "another time"])
+def test_check_reads_every_byte_whatever_size_and_time_say(results: Path, later: int) -> None:
+    """The file is compared once, then a byte is turned over, and its time set back."""
+    file = parquet(results, "r1")
+    at = file.stat().st_mtime_ns + later
+    os.utime(file, ns=(at, at))
+    assert maintenance.check(results) == []
+    data = bytearray(file.read_bytes())
+    data[30] ^= 1
+
+    file.write_bytes(data)
+    os.utime(file, ns=(at, at))
+
+    assert [(d.run_id, why) for d, why in maintenance.check(results)] == [("r1", "damaged")]
+
+
+@pytest.mark.parametrize(
+    "file", ["../../secret.parquet", f"../other.runs/run_id=r1/scores-{'0' * 16}.parquet"]
+)
+def test_a_catalogue_that_leads_outside_is_refused(results: Path, file: str) -> None:
     with store.connect(results) as con:
-        con.execute("UPDATE details SET file = '../../secret.parquet' WHERE run_id = 'r1'")
+        con.execute("UPDATE details SET file = ? WHERE run_id = 'r1'", [file])
     with pytest.raises(StoreError, match="names a file outside"):
         masses(results)
     assert len(store.query(results, "FROM metrics")) == 2  # what needs no details is read
