@@ -96,7 +96,8 @@ def test_what_cannot_run_says_why(table: pd.DataFrame) -> None:
 
 
 def test_two_options_count_apart_and_a_missing_pass_is_said() -> None:
-    base = mcq_cell({"full": [[0.0, 1.0, NAN], [0.0, 1.0, 2.0]]}, "BC")
+    views = {"full": [[0.0, 1.0, NAN], [0.0, 1.0, 2.0], [0.0, 1.0, 2.0]]}
+    base = mcq_cell(views, "BCC", split=["test", "test", "val"])
     extra = {"q_reversed": base.logits[View.FULL]}
     table = STUDIES["perturbation"].rows(run_of(replace(base, extra=extra)), QUICK)
     two = one(table, test="T1", parameter="reversed", metric="share_optimistic_two_option")

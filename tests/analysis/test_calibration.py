@@ -42,6 +42,24 @@ def test_area_of_a_model_that_knows_is_smaller() -> None:
     )
 
 
+def test_places_count_as_rows_where_every_answer_is_right() -> None:
+    """Twenty places of two answers: no draw ever has an error, so the bound is Wilson's, with t of
+    19 degrees of freedom for 20 places."""
+    cell = mcq_cell(
+        {"full": [_sure(c) for c in np.linspace(0.4, 0.95, 40)]},
+        "A" * 40,
+        cluster_id=[f"place-{i // 2}" for i in range(40)],
+    )
+
+    rows = STUDIES["selective"].rows(run_of(cell), SETTINGS)
+
+    risk = rows[(rows["metric"] == "risk") & (rows["test"] == "T1") & (rows["method"] == "full")]
+    whole = risk[risk["x"] == 1.0].iloc[0]
+    t = 2.0930240544
+    assert (whole["value"], whole["low"]) == (0.0, 0.0)
+    assert whole["high"] == pytest.approx(t**2 / 20 / (1 + t**2 / 20))
+
+
 def test_after_is_full_where_kept_and_the_scores_elsewhere() -> None:
     views = {"full": [_sure(0.95), _sure(0.5)], "img_q": [_sure(0.1), _sure(0.7)]}
     cell = mcq_cell(views, "AA", params=CadeParams(0.0, 0.0, 0.0, 0.9))

@@ -14,7 +14,7 @@ A, B, C = [3.0, 0.0, 0.0], [0.0, 3.0, 0.0], [0.0, 0.0, 3.0]
 TWO_A, TWO_B = [3.0, 0.0, np.nan], [0.0, 3.0, np.nan]
 
 
-def _rows():  # type: ignore[no-untyped-def]
+def _rows(third_token: str = "The"):  # type: ignore[no-untyped-def]
     cell = mcq_cell(
         {
             "full": [A, A, B, C, TWO_B, A],
@@ -24,7 +24,7 @@ def _rows():  # type: ignore[no-untyped-def]
         "AABCAA",
         polarity=["higher", "lower", "higher", "higher", "higher", ""],
         question=["q1", "q1", "q1", "q2", "q2", "q3"],
-        top_token={"full": ["A", " A", "The", "C", "C", "A"]},
+        top_token={"full": ["A", " A", third_token, "C", "C", "A"]},
     )
     return STUDIES["directions"].rows(run_of(cell), AnalysisSettings())
 
@@ -43,8 +43,9 @@ def test_directions_of_full() -> None:
     )
 
 
-def test_invalid_answers_are_a_share_of_their_own() -> None:
-    rows = _rows()
+@pytest.mark.parametrize("token", ["The", "D"])
+def test_invalid_answers_are_a_share_of_their_own(token: str) -> None:
+    rows = _rows(token)
     shares = {
         d: one(rows, test="T1", method="full", metric=f"answered_{d}")["value"]
         for d in ("pessimistic", "conservative", "optimistic", "invalid")
@@ -54,7 +55,7 @@ def test_invalid_answers_are_a_share_of_their_own() -> None:
         "conservative": 0,
         "optimistic": 2 / 4,
         "invalid": 1 / 4,
-    }, "'The' is no letter"
+    }, "'The' is no letter, and there is no option D"
     assert rows[(rows["method"] == "q_only") & (rows["metric"] == "answered_invalid")].empty, (
         "its first tokens aren't known"
     )

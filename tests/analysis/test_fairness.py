@@ -4,11 +4,13 @@ tuned on."""
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from sdgbias import store
 from sdgbias.analysis.rows import AnalysisSettings
 from sdgbias.analysis.studies import fairness
 from sdgbias.analysis.studies.fairness import (
@@ -28,6 +30,7 @@ def rows_of(question: ChoiceQuestions) -> pd.DataFrame:
     return given.rows(run_of(), FEW)
 
 
+NAN = float("nan")
 FEW = AnalysisSettings(draws=300, seed=0, bootstrap=300)
 
 
@@ -114,6 +117,17 @@ def test_payoff_weighs_both_kinds_of_question_alike() -> None:
     assert q.payoff[np.arange(8), gold].mean() == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("method", ["pmi_tuned", "bcl", "cade"])
+def test_all_rows_score_all_draws(method: str) -> None:
+    """Of twenty val questions a fifth is four: here those would let always yes, one half, win."""
+    q = question(40, yes_bias=4.0, seed=2)
+
+    choice, _, _ = answers(q, FEW)
+
+    earned = q.payoff[q.val][np.arange(q.val.sum()), choice[method][q.val]].mean()
+    assert earned == pytest.approx(0.85)
+
+
 def test_at_recall_meets_the_target_as_ties_allow() -> None:
     score = np.array([[5.0, 0, 0], [4, 0, 0], [4, 0, 0], [1, 0, 0], [0, 2, 1], [-np.inf, 1, 0]])
     rows = np.array([True, True, True, True, False, True])
@@ -122,6 +136,34 @@ def test_at_recall_meets_the_target_as_ties_allow() -> None:
     assert reached == 1 and choice.tolist() == [0, 1, 1, 1, 1, 1]
     assert at_recall(score, rows, 2)[1] == 1  # 1 and 3 are as near: the fewer
     assert at_recall(score, rows, 0)[0].tolist() == [1, 1, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(("lead", "yes"), [(2.4, 1), (2.6, 0)])
+def test_the_shift_lies_half_way_between_two_val_margins(lead: float, yes: int) -> None:
+    """Val margins 4 and 1, of which one may answer yes: from 2.5 on."""
+    score = np.array([[4.0, 0, -1], [1, 0, -1], [lead, 0, -1]])
+
+    choice, _ = at_recall(score, np.array([True, True, False]), 1)
+
+    assert choice.tolist() == [0, 1, yes]
+
+
+def test_a_withheld_score_counts_as_its_bound(tmp_path: Path) -> None:
+    person = {"item_id": [1], "person_id": "p", "image_id": "i", "class1": SELECTED[0]}
+    person |= {"asked": SELECTED[0], "prompt": "p3", "negative": False, "gold": "yes"}
+    person |= {"gender": "male", "skin": "dark", "age": "young", "race": "", "split": "test"}
+    cell = {"task": "choice", "item_id": [1], "test": "p3", "candidates": "ABC"}
+    full = {"view": "full", "logits": [[2.0, -np.inf, 1.0]], "upper": [[NAN, -3.0, NAN]]}
+    alone = {"view": "q_only", "logits": [[0.0, 1.0, -np.inf]], "upper": [[NAN] * 3]}
+    scores = pd.concat([pd.DataFrame(cell | view) for view in (full, alone)])
+    run = {"run_id": "r", "model": "m", "benchmark_id": "b", "suite": "people"}
+    path = tmp_path / "r.duckdb"
+    store.publish(path, run, {"people": pd.DataFrame(person), "scores": scores})
+
+    [loaded] = fairness.load(path, "r")
+
+    assert loaded.full.tolist() == [[2.0, -3.0, 1.0]]
+    assert loaded.q.tolist() == [[0.0, 1.0, -np.inf]], "without a bound it stays"
 
 
 def test_without_wrong_classes_nothing_is_tuned() -> None:

@@ -10,6 +10,7 @@ import pytest
 from sdgbias.analysis.rows import KEY, AnalysisSettings
 from sdgbias.analysis.studies import groups
 from sdgbias.analysis.studies.table import STUDIES
+from sdgbias.methods import stats
 from sdgbias.types import View
 from tests.builders.analysis_run import OPEN, mcq_cell, one, run_of
 
@@ -78,6 +79,25 @@ def test_the_gap_of_one_half_between_two_groups_is_closed_by_cade(
     change = one(rows, method="cade", metric="disparity_change", **apart)
     assert full["value"] == pytest.approx(1 - 0.5) and full["low"] > 0.2
     assert change["value"] == pytest.approx(0 - 0.5) and change["high"] < 0
+
+
+def test_answers_without_a_picture_are_sampled_by_prompt_alone() -> None:
+    """Eight prompts, each at ten of forty places; two questions a place."""
+    number = np.arange(80)
+    is_right = (number // 2 + number % 8) % 3 == 0
+    cell = mcq_cell(
+        {"full": [A if right else B for right in is_right]},
+        "A" * 80,
+        question=[f"q{i % 8}" for i in number],
+        cluster_id=[f"place-{i // 2}" for i in number],
+    )
+
+    rows = STUDIES["groups"].rows(run_of(cell), SETTINGS)
+
+    where = {"attribute": "urban", "group": "urban", "metric": "accuracy"}
+    row = one(rows, test="T1", method="q_only", **where)
+    expected = stats.share(is_right.astype(float), number % 8)
+    assert (row["low"], row["high"]) == pytest.approx((expected.low, expected.high))
 
 
 def test_a_row_of_an_unknown_group_is_in_no_intersection() -> None:

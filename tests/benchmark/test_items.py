@@ -111,6 +111,20 @@ def test_gold_value_of_a_cluster(
     assert lookup(rows, **cluster) == lookup(rows[::-1], **cluster) == gold
 
 
+def test_a_region_is_the_same_in_capitals() -> None:
+    """The areas of clusters are written KENr101, those of series kenr101."""
+    clusters = make_clusters(("KE",), 2).assign(gdl_region=["KENr101", "KENr102"], year=2015)
+    series = pd.DataFrame([gdl(2014, value, region=f"kenr10{value}") for value in (1, 2)])
+    entry = indicator("stunting")
+
+    candidates = find_candidates(
+        clusters, make_images(clusters), series, seed=0, indicators=[entry]
+    )
+
+    rows = candidates.by_task[Task.MCQ].sort_values("cluster_id")
+    assert rows["value"].tolist() == [1.0, 2.0] and set(rows["level"]) == {"subnational"}
+
+
 @pytest.mark.skipif(
     not (SHARED / "indicators" / "gdl_area").is_dir(),
     reason="the Global Data Lab's area table (../shared/data/indicators) is absent",
@@ -200,6 +214,18 @@ def test_clusters_without_an_image_are_out() -> None:
     assert (drawn.notes["clusters"], drawn.notes["clusters_with_image"]) == (30, 7)
 
 
+def test_of_two_images_of_a_cluster_the_first_by_name_is_shown() -> None:
+    clusters = make_clusters(("KE", "NI"), 1)
+    images = make_images(clusters)
+    more = images.assign(image_id=["f" * 64, "0" * 64])
+    tables = (clusters, pd.concat([images, more], ignore_index=True), make_series())
+
+    items = build_items(*tables, mcq=None, regression=None, seed=0).items_mcq
+
+    shown = dict(zip(items["cluster_id"], items["image_id"], strict=True))
+    assert [shown[name] for name in clusters["cluster_id"]] == [images["image_id"][0], "0" * 64]
+
+
 def test_an_item_needs_the_evidence_of_its_template() -> None:
     """Electricity needs night lights, two regression tasks the asset index; what a picture shows is
     taken for there where it isn't stated."""
@@ -247,19 +273,21 @@ def test_duplicates_leave() -> None:
 
 def test_near_duplicates_leave_when_picture_and_context_agree() -> None:
     """1 looks like 0 and has its context, to one decimal, as prompts show it; 2 looks like 0 in
-    another context; 3 has the context of 0 and another picture."""
-    clusters = make_clusters(("KE",), 4)
+    another context; 3 has the context of 0 and another picture; 4 looks like 0 and has its numbers,
+    of which one is urban and one rural."""
+    clusters = make_clusters(("KE",), 5)
     labels = [*LABELS, "urban"]
-    clusters.loc[[1, 3], labels] = clusters.loc[[0, 0], labels].to_numpy()
+    clusters.loc[[1, 3, 4], labels] = clusters.loc[[0, 0, 0], labels].to_numpy()
+    clusters.loc[[0, 1, 3, 4], "urban"] = ["U", "U", "U", "R"]
     clusters.loc[1, "asset_index"] = round(clusters.loc[0, "asset_index"], 1) - 0.01
     images = make_images(clusters)
-    alike = images.index.isin([1, 2])
+    alike = images.index.isin([1, 2, 4])
     images["image_group"] = images["image_id"].where(~alike, images.loc[0, "image_id"])
     drawn = build_items(clusters, images, make_series(), mcq=None, regression=None, seed=0)
     gone = left_out(drawn, "near-duplicate-item")
     assert set(gone["key"].str.split("|").str[0]) == {clusters["cluster_id"][1]}
     assert gone["table"].value_counts().to_dict() == {"items_mcq": 14, "items_regression": 9}
-    assert drawn.items_mcq["cluster_id"].nunique() == 3
+    assert drawn.items_mcq["cluster_id"].nunique() == 4
     ends = f"context and nearly the image as {clusters['cluster_id'][0]}"
     assert gone["detail"].str.endswith(ends).all()
 

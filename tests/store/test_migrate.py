@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from sdgbias import store
-from sdgbias.store import database, migrate
+from sdgbias.store import database, migrate, night_files
 from sdgbias.suites.rows import KEY
 from tests.builders.store_rows import REPOSITORY, child, unpacked_earlier
 
@@ -122,18 +122,21 @@ def test_the_old_file_stays_beside_the_new_one(earlier: Path) -> None:
     assert kept[0].read_bytes() == before
 
 
-def test_two_old_files_of_one_name_are_both_kept(earlier: Path) -> None:
-    before = earlier.read_bytes()
+def test_old_files_of_one_name_are_all_kept(earlier: Path) -> None:
+    before, second = earlier.read_bytes(), earlier.with_name("results.schema15-2.duckdb")
     store.query(earlier, "FROM runs")
     earlier.write_bytes(before)
+    second.write_bytes(b"kept before")
     migrate.CURRENT.clear()
 
     store.publish(earlier, {"run_id": "new", "model": "new", "benchmark_id": "b"}, {})
 
     assert len(store.run_ids(earlier)) == 7, "a writer migrates, too"
+    assert second.read_bytes() == b"kept before"
     assert {path.name for path in earlier.parent.glob("*.schema*")} == {
         "results.schema15.duckdb",
         "results.schema15-2.duckdb",
+        "results.schema15-3.duckdb",
     }
 
 
@@ -194,3 +197,12 @@ def test_rows_of_nights_become_files(earlier: Path) -> None:
 
     assert store.query(earlier, sql).values.tolist() == [["done", 2]]
     assert (earlier.parent / "nights" / "2026-11-21T0130" / "outcomes" / "m-sdg.json").is_file()
+
+
+def test_a_file_of_a_night_is_newer_than_its_row(earlier: Path) -> None:
+    night = {"night": "2026-11-21T0130"}
+    with duckdb.connect(str(earlier)) as con:
+        con.execute("INSERT INTO nights (night, status) VALUES ('2026-11-21T0130', 'running')")
+    night_files.write(earlier, "nights", night | {"status": "done"})
+
+    assert store.query(earlier, "SELECT status FROM nights")["status"].tolist() == ["done"]

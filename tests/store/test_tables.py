@@ -76,6 +76,10 @@ def test_big_tables_lie_in_parquet_and_small_ones_in_the_file(results: Path) -> 
     assert numbers.type == pa.list_(pa.float64())
 
 
+def test_details_are_read_by_their_names_in_any_case(results: Path) -> None:
+    assert store.query(results, "SELECT min(mass) AS m FROM SCORES")["m"].tolist() == [0.5]
+
+
 def test_only_the_runs_that_are_asked_for_are_opened(results: Path) -> None:
     parquet(results, "r1").write_bytes(b"no Parquet")
     assert masses(results, "run_id = 'r2'") == {"r2": 0.6}

@@ -70,8 +70,8 @@ def distributions(cell: TaskCell, method: str) -> tuple[Floats, Ints] | None:
     full = log_softmax(cell.known(View.FULL), s.valid)
     if method == View.FULL.value:
         return full, s.base
-    kept = (d.kept & np.isfinite(full).any(axis=1))[:, None]
-    return np.where(kept, full, log_softmax(d.score, s.valid)), np.where(usable, d.choice, -1)
+    log_p = np.where(d.kept[:, None], full, log_softmax(d.score, s.valid))
+    return log_p, np.where(usable, d.choice, -1)
 
 
 def confidence(o: TaskOutcome, method: str) -> Values:

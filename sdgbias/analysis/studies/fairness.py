@@ -262,9 +262,8 @@ def recall(o: TaskOutcome, method: str) -> Values:
 
 
 def false_yes(o: TaskOutcome, method: str) -> Values:
-    """Yes to questions about a wrong class, where there are both kinds of question."""
-    wrong = (o.more["gold"] != YES) & _both_kinds(o)
-    return {"false_yes_rate": np.where(wrong, o.hit[method], np.nan)}
+    """Yes to questions about a wrong class."""
+    return {"false_yes_rate": np.where(o.more["gold"] != YES, o.hit[method], np.nan)}
 
 
 def balanced(o: TaskOutcome, method: str) -> Values:
