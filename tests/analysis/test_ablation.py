@@ -60,3 +60,8 @@ def test_test_rows_never_tune(table: pd.DataFrame) -> None:
             t[(t["study"] == study) & (t["test"] == "T1")]["note"].tolist() for t in (mine, other)
         )
         assert a == b
+
+
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_a_test_without_rows_to_tune_on_or_to_report_has_no_table(split: str) -> None:
+    assert rows_of(run_of(replace(CELL, items=CELL.items.assign(split=split)))).empty

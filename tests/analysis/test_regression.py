@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from sdgbias.analysis.rows import KEY, AnalysisSettings
@@ -35,6 +36,16 @@ def test_a_target_without_spread_in_val_has_no_scaled_error() -> None:
     assert scaled["n"] == 0 and scaled["missing_reason"] == "not defined"
     assert (rows["value"].isna() == rows["missing_reason"].notna()).all()
     assert STUDIES["regression"].rows(run_of(), AnalysisSettings()).empty
+
+
+def test_the_spread_of_a_target_is_the_sample_deviation_of_its_val_numbers() -> None:
+    """Of 1, 2 and 6: sqrt((4 + 1 + 9) / 2); test numbers and one alone tell nothing."""
+    columns = {"target": ["women_bmi"] * 4 + ["women_edu"], "split": ["val"] * 3 + ["test", "val"]}
+    items = pd.DataFrame(columns | {"gold_value": [1.0, 2.0, 6.0, 90.0, 5.0]})
+
+    spread = tolerances.gold_spread(items)
+
+    assert spread == pytest.approx({"women_bmi": 7**0.5, "women_edu": np.nan}, nan_ok=True)
 
 
 def _tuned_on_the_pooled_mae():  # type: ignore[no-untyped-def]

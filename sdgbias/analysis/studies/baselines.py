@@ -159,13 +159,11 @@ def _first_token(cell: TaskCell) -> Ints:
     """(N,) first letter of greedy decoding, NO_CANDIDATE for anything else, -1 without a score."""
     scored = np.isfinite(cell.logits[View.FULL]).any(axis=1)
     tokens = pd.Series(cell.top_token[View.FULL], dtype=object)
-    count = cell.items["n_options"].to_numpy()
     choice = np.full(len(tokens), NO_CANDIDATE, dtype=np.int64)
     for token in tokens[scored].unique():
-        for k in np.unique(count):
-            letter = parse_letter(str(token), cell.letters[:k])
-            if letter is not None:
-                choice[(tokens == token).to_numpy() & (count == k)] = cell.letters.index(letter)
+        letter = parse_letter(str(token), cell.letters)
+        if letter is not None:
+            choice[(tokens == token).to_numpy()] = cell.letters.index(letter)
     return np.where(scored, choice, -1)
 
 

@@ -292,16 +292,16 @@ ALL = (
         "calibration",
         calibration.judged,
         (
-            Call(calibration.losses, kind="amount", clusters=places),
-            Call(calibration.confidence, kind="fraction", clusters=places),
-            Call(hit, clusters=places),
-            Call(calibration.confidence, statistic=calibration.reliability, clusters=places),
+            Call(calibration.losses, kind="amount"),
+            Call(calibration.confidence, kind="fraction"),
+            Call(hit),
+            Call(calibration.confidence, statistic=calibration.reliability),
         ),
     ),
     Study(
         "selective",
         calibration.judged,
-        (Call(calibration.confidence, statistic=calibration.selective, clusters=places),),
+        (Call(calibration.confidence, statistic=calibration.selective),),
     ),
     Study(
         "search",
