@@ -8,6 +8,7 @@ import pytest
 from sdgbias.analysis.rows import AnalysisSettings
 from sdgbias.analysis.studies import calibration
 from sdgbias.analysis.studies.table import STUDIES
+from sdgbias.methods import metrics, stats
 from sdgbias.types import CadeParams
 from tests.builders.analysis_run import OPEN, mcq_cell, one, run_of
 
@@ -58,6 +59,37 @@ def test_places_count_as_rows_where_every_answer_is_right() -> None:
     t = 2.0930240544
     assert (whole["value"], whole["low"]) == (0.0, 0.0)
     assert whole["high"] == pytest.approx(t**2 / 20 / (1 + t**2 / 20))
+
+
+def test_the_interval_of_a_calibration_error_is_bca_over_places() -> None:
+    """The acceleration is that of the error of all answers but a place's, over fewer answers."""
+    n, places = 60, 12
+    rng = np.random.default_rng(1)
+    place = np.sort(np.append(np.arange(places), rng.integers(0, 4, n - places)))
+    sure, is_right = rng.uniform(0.4, 0.95, n), rng.random(n) < 0.6
+    cell = mcq_cell(
+        {"full": [_sure(c) for c in sure]},
+        "".join(np.where(is_right, "A", "B")),
+        cluster_id=[f"place-{p:02d}" for p in place],
+    )
+
+    rows = STUDIES["calibration"].rows(run_of(cell), SETTINGS)
+
+    def error(of: np.ndarray) -> float:
+        return float(np.abs(np.bincount(bins[of], (sure - is_right)[of])).sum() / of.sum())
+
+    bins = metrics.equal_width(sure, calibration.BINS)
+    sums = np.zeros((places, calibration.BINS + 1))
+    np.add.at(sums, (place, bins), sure - is_right)
+    sums[:, -1] = np.bincount(place)
+    draws = stats.replicates(sums, SETTINGS.bootstrap, SETTINGS.seed)
+    each = np.abs(draws[:, :-1]).sum(axis=1) / draws[:, -1]
+    value, left = error(place >= 0), np.array([error(place != p) for p in range(places)])
+    low, high = stats.interval(
+        np.array([value]), each[:, None], left[:, None], sizes=sums[:, -1], within=(0.0, 1.0)
+    )
+    e = one(rows, test="T1", method="full", metric="ece_width")
+    assert (e["value"], e["low"], e["high"]) == pytest.approx((value, low[0], high[0]))
 
 
 def test_after_is_full_where_kept_and_the_scores_elsewhere() -> None:
