@@ -82,13 +82,13 @@ def test_the_gap_of_one_half_between_two_groups_is_closed_by_cade(
 
 
 def test_answers_without_a_picture_are_sampled_by_prompt_alone() -> None:
-    """Eight prompts, each at ten of forty places; two questions a place."""
+    """Eighty prompts, two at each of forty places, which are answered alike."""
     number = np.arange(80)
-    is_right = (number // 2 + number % 8) % 3 == 0
+    is_right = (number // 2) % 3 == 0
     cell = mcq_cell(
         {"full": [A if right else B for right in is_right]},
         "A" * 80,
-        question=[f"q{i % 8}" for i in number],
+        question=[f"q{i}" for i in number],
         cluster_id=[f"place-{i // 2}" for i in number],
     )
 
@@ -96,7 +96,7 @@ def test_answers_without_a_picture_are_sampled_by_prompt_alone() -> None:
 
     where = {"attribute": "urban", "group": "urban", "metric": "accuracy"}
     row = one(rows, test="T1", method="q_only", **where)
-    expected = stats.share(is_right.astype(float), number % 8)
+    expected = stats.share(is_right.astype(float), number)
     assert (row["low"], row["high"]) == pytest.approx((expected.low, expected.high))
 
 

@@ -102,7 +102,7 @@ def test_the_papers_number_is_the_default_where_its_quotas_can_be_filled(
 ) -> None:
     raw, out = tmp_path / "raw", tmp_path / "b"
     write_sample(raw, 12, 0, ["KE", "NI"], images=False)
-    monkeypatch.setattr(items, "PAPER", {Task.MCQ: 9, Task.REGRESSION: 10_000})
+    monkeypatch.setattr(items, "PAPER", {Task.MCQ: 9, Task.REGRESSION: 120})  # 12 x 9
     card = build.build(raw, raw / "indicators", out)
     assert card["counts"]["items_mcq"] == 9 and card["counts"]["items_regression"] > 50
     page = (out / "README.md").read_text(encoding="utf-8")
