@@ -46,7 +46,7 @@ class Endpoint(Server):
     def _says(self, body: dict[str, Any]) -> tuple[str, bool]:
         """(answer, whether the limit of tokens ended it)."""
         asked = prompt(body, "")
-        if self.people and (asked.text, asked.image_id) in self.people.questions:
+        if self.people and (asked.text, asked.image_id) in self.people.behaviour.questions:
             return self.people.generate([asked], [""], 0).texts[0][0], False
         letters = letters_of(asked.text)
         limit = body.get("max_tokens") or body["max_completion_tokens"]
