@@ -48,7 +48,7 @@ def catalogued(
     files = [RunTable(*row) for row in rows]
     if not all(_TAME.fullmatch(one.file) for one in files):
         raise StoreError(
-            f"{results}: table details names a file outside {parquet.home(results)}; this is no"
+            f"{results}: table details names a file outside {parquet.home(results)}; this is not a"
             " results file of sdgbias"
         )
     return files

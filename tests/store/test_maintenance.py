@@ -135,6 +135,18 @@ keeping.apply(pathlib.Path({str(results)!r}), 2, 3, datetime.datetime(2026, 7, 1
     assert not list(results.with_suffix(".runs").glob("*01-05"))
 
 
+def test_a_catalogue_that_leads_outside_deletes_nothing(results: Path) -> None:
+    precious = results.parent / "precious.parquet"
+    precious.write_bytes(b"of somebody else")
+    with store.connect(results) as con:
+        con.execute("UPDATE details SET file = '../precious.parquet' WHERE run_id = 'a-01-05'")
+
+    with pytest.raises(StoreError, match="names a file outside"):
+        maintenance.apply(results, 2, 3, NOW)
+
+    assert precious.exists()
+
+
 def test_compaction_keeps_every_row(results: Path) -> None:
     folder = results.with_suffix(".runs")
     for _ in range(3):  # holes
