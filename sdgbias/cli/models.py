@@ -81,11 +81,11 @@ def models(
         ]
         print_json({"models": rows, "broken": broken})
     elif shown:
-        rows_of = [
+        lines = [
             (s.name, s.backend, s.state, s.until, ",".join(entries.suites(s)), s.reason)
             for s in shown
         ]
-        print_table([("model", "backend", "state", "until", "suites", "reason"), *rows_of])
+        print_table([("model", "backend", "state", "until", "suites", "reason"), *lines])
         counts = Counter(spec.state for spec in shown)
         states = ", ".join(f"{counts[each]} {each}" for each in STATES if counts[each])
         typer.echo(f"\nModels: {states}. Next: sdgbias models show NAME")

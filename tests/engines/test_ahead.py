@@ -101,4 +101,4 @@ def test_what_is_made_ahead_scores_the_same_and_is_forgotten(
     np.testing.assert_array_equal(np.stack(ahead), np.stack(in_turn))
     np.testing.assert_allclose(again, in_turn[0][:2], atol=1e-5)
     assert engine.generate(CHUNKS[0], ["", "1"], 2).texts == answers
-    assert not engine.maker.made, "nothing keeps the pictures of finished chunks"
+    assert not engine.maker.ready, "nothing keeps the pictures of finished chunks"

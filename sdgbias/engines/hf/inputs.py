@@ -138,7 +138,7 @@ class InputMaker:
             "mm_token_type_ids" in getattr(processor, "model_input_names", ())
         )
         #: Batches that were made before they are needed.
-        self.made: dict[Batch, Inputs] = {}
+        self.ready: dict[Batch, Inputs] = {}
         self._one_tokenizer = threading.Lock()  # two threads can't use it at once
 
     def prefetch(self, batches: Sequence[Batch]) -> None:
@@ -149,7 +149,7 @@ class InputMaker:
         torch.set_num_threads(1)  # of this thread: more would take the model's cores
         for batch in batches:
             with suppress(Exception):
-                self.made[batch] = self._make(batch)
+                self.ready[batch] = self._make(batch)
 
     @contextmanager
     def using(self, batches: Sequence[Batch]) -> Iterator[None]:
@@ -157,16 +157,16 @@ class InputMaker:
         try:
             yield
         except OutOfMemory:
-            self.made.clear()
+            self.ready.clear()
             raise
         finally:
             for batch in batches:
-                self.made.pop(batch, None)
+                self.ready.pop(batch, None)
 
     def get(self, batch: Batch) -> Inputs:
         """The processor's output, the tokenizer's where the processor takes no text alone.
         ModelError for too many pictures."""
-        return self.made.get(batch) or self._make(batch)
+        return self.ready.get(batch) or self._make(batch)
 
     def _make(self, batch: Batch) -> Inputs:
         prompts = batch.prompts
