@@ -344,6 +344,21 @@ def test_table_l_divides_the_seconds_by_view(timed: Path) -> None:
     assert cell(t, "runtime", "not stated", "Full").paper.value == 0.4  # type: ignore[union-attr]
 
 
+def test_seconds_have_one_sum_in_whatever_order_their_rows_are(timed: Path, tmp_path: Path) -> None:
+    """0.1 + 0.2 + 0.3 is not 0.3 + 0.2 + 0.1 to the last digit."""
+    seconds = dict(zip(("ctx_q", "full", "img_q", "q_only"), (0.1, 0.2, 0.3, 0.7), strict=True))
+    rows = [timing("mcq", "score", view, s) for view, s in seconds.items()]
+    texts = []
+    for name, ordered in (("a", rows), ("b", rows[::-1]), ("c", [rows[2], rows[0], *rows[1::2]])):
+        path = copied(timed, tmp_path / f"{name}.duckdb")
+        store.replace(path, "llava-1.5-7b-0", {"timings": pd.DataFrame(ordered)})
+        k, shares = build(path, "K"), build(path, "L")
+        cells = [cell(shares, "runtime", LLAVA, view) for view in ("Full", "IMG+Q", "Q-only")]
+        cells.append(cell(k, "s / question", LLAVA, "mcq", "CADE (four views)"))
+        texts.append([repr(c.value) for c in cells])
+    assert texts[0] == texts[1] == texts[2]
+
+
 def test_times_that_a_model_cannot_have_say_why(timed: Path, tmp_path: Path) -> None:
     path = copied(timed, tmp_path / "r.duckdb")
     with store.connect(path) as db:

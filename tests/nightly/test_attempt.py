@@ -35,6 +35,21 @@ def test_given_an_outcome_then_it_is_that_of_the_process(tmp_path: Path) -> None
     assert (finished.outcome, finished.run_id, finished.attempts) == ("unchanged", "m-0", 0)
 
 
+@pytest.mark.parametrize(
+    ("code", "kind", "message"),
+    [
+        ("", "Unexpected", "ended with exit code 0 and reported no outcome"),
+        ("sys.exit(4)", "RegistryError", "ended with exit code 4 and reported no outcome"),
+        ("print('error: x: no file'); sys.exit(3)", "InputError", "x: no file"),
+    ],
+)
+def test_given_no_outcome_then_how_the_process_ended_says_why(
+    tmp_path: Path, code: str, kind: str, message: str
+) -> None:
+    outcome = attempt.attempt(job(tmp_path), tmp_path / "r.duckdb", argv=stub(code))
+    assert (outcome.outcome, outcome.kind, outcome.message) == ("failed", kind, message)
+
+
 def test_given_a_results_file_that_is_free_again_then_the_model_is_published(
     tmp_path: Path,
 ) -> None:
