@@ -126,7 +126,8 @@ def propose(
         devices = machine.devices_for(weights, here.machine, heads)
     devices = devices or 1
     wanted = replace(wanted, dtype=dtype, tensor_parallel=devices)
-    spec = _entry(backend, wanted, base, facts, views)
+    size = 256 if backend == "vllm" else machine.batch_size(params, weights, devices, here.machine)
+    spec = _entry(backend, wanted, base, facts, views, size)
     trusted = spec.trust_remote_code and bool(spec.notes.strip())
     code = _judge(repo, backend, facts, here, trusted)
     spec = parse(to_dict(spec), f"register-model {repo}")
@@ -147,8 +148,8 @@ def propose(
         shown = "pictures  one a prompt: benchmark layout composite"
     if not spec.pictured:
         shown = f"views     {', '.join(spec.views)}: a language model, shown no pictures"
-    size = f"{spec.params_b:g} billion parameters" if spec.params_b else "parameters unknown"
-    about = f"{facts.family or 'family unknown'}, {size}, {spec.dtype}{why_dtype}"
+    billions = f"{spec.params_b:g} billion parameters" if spec.params_b else "parameters unknown"
+    about = f"{facts.family or 'family unknown'}, {billions}, {spec.dtype}{why_dtype}"
     if facts.quantised:
         about += f", weights quantised ({facts.quantised}): scores are those of these weights"
     verdicts = (
@@ -186,6 +187,7 @@ def _entry(
     base: ModelSpec,
     facts: ModelFacts,
     views: tuple[str, ...],
+    batch_size: int,
 ) -> ModelSpec:
     repo = facts.repo
     last = repo.rstrip("/").split("/")[-1]
@@ -217,7 +219,7 @@ def _entry(
         family=facts.family or base.family,
         params_b=params,
         dtype=wanted.dtype,
-        batch_size=base.batch_size if base.backend == backend else _batch_size(backend, params),
+        batch_size=base.batch_size if base.backend == backend else batch_size,
         max_new_tokens=base.max_new_tokens,
         trust_remote_code=wanted.trust_remote_code or base.trust_remote_code,
         licence=facts.licence or base.licence,
@@ -225,14 +227,6 @@ def _entry(
         options=options,
         views=views,
     )
-
-
-def _batch_size(backend: str, params_b: float | None) -> int:
-    """A starting value in prompts per batch; bigger models leave less room for activations."""
-    if backend == "vllm":
-        return 256
-    steps = ((0.1, 32), (1.0, 16), (9.0, 8))
-    return next((size for limit, size in steps if params_b is not None and params_b < limit), 4)
 
 
 def _dtype(wanted: Request, base: ModelSpec, facts: ModelFacts, here: Host) -> tuple[str, str]:

@@ -66,3 +66,23 @@ def test_gpus_of_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("SDGBIAS_GPUS", wrong)
         with pytest.raises(UsageError, match="valid: COUNTxGIB, such as 8x80"):
             machine.this()
+
+
+@pytest.mark.parametrize(
+    ("params", "gpus", "devices", "size"),
+    [
+        *[(7e9, (), 1, 8), (7e9, (16.0,), 1, 8), (7e9, (24.0,), 1, 8), (7e9, (40.0,), 1, 16)],
+        *[(7e9, (80.0,), 1, 64), (7e9, (139.0,), 1, 128), (7e9, (139.0, 40.0), 1, 16)],
+        *[
+            (34e9, (80.0,), 1, 4),
+            (34e9, (80.0,) * 4, 4, 32),
+            (5e8, (8.0,), 1, 64),
+            (0, (80.0,), 1, 4),
+        ],
+    ],
+)
+def test_a_batch_fills_half_of_what_the_weights_leave_of_a_gpu(
+    params: float, gpus: tuple[float, ...], devices: int, size: int
+) -> None:
+    weights = machine.weights_gib(params, "bfloat16")
+    assert machine.batch_size(params, weights, devices, Machine(gpus, 200.0)) == size
