@@ -55,7 +55,7 @@ _NOW = Record("")
 _BEGAN = (0.0, 0)  # when the stage began, and the items that were done by then
 
 
-class _Board:
+class RecordBoard:
     """The newest record of each process below this one (by its id, with the time of its arrival),
     passed on to the address ``above`` if there is one."""
 
@@ -96,7 +96,7 @@ class _Board:
         self.socket.close()
 
 
-_BOARD: _Board | None = None
+BOARD: RecordBoard | None = None
 _SHOWN = False
 
 
@@ -164,10 +164,10 @@ def span(seconds: float) -> str:
 def records() -> list[Record]:
     """Newest record of every process below this one, by task. Records that are older than STALE
     seconds are left out; there are none outside of `shown` and `listening`."""
-    if _BOARD is None:
+    if BOARD is None:
         return []
     with _LOCK:
-        heard = list(_BOARD.records.values())
+        heard = list(BOARD.records.values())
     now = time.monotonic()
     return sorted((r for at, r in heard if now - at < STALE), key=lambda record: record.task)
 
@@ -176,21 +176,21 @@ def records() -> list[Record]:
 def listening() -> Iterator[None]:
     """Collect the `records` of the processes that are started in the block. Nothing changes inside
     another such block, or where no socket can be made."""
-    global _BOARD
-    if _BOARD is not None:
+    global BOARD
+    if BOARD is not None:
         yield
         return
     above = os.environ.get(ADDRESS, "")
     try:
-        board = _Board(above)
+        board = RecordBoard(above)
     except OSError:
         yield
         return
-    _BOARD, os.environ[ADDRESS] = board, board.address
+    BOARD, os.environ[ADDRESS] = board, board.address
     try:
         yield
     finally:
-        _BOARD = None
+        BOARD = None
         os.environ.pop(ADDRESS)
         if above:
             os.environ[ADDRESS] = above
@@ -210,7 +210,7 @@ def shown(task: str) -> Iterator[None]:
         _NOW, _BEGAN = Record(os.environ.get(TASK) or task), (time.monotonic(), 0)
     over = threading.Event()
     with listening():
-        show = _send if _BOARD is not None and _BOARD.above else _show
+        show = _send if BOARD is not None and BOARD.above else _show
         thread = threading.Thread(target=show, args=(over,), name="progress", daemon=True)
         _SHOWN = True
         thread.start()
@@ -229,7 +229,7 @@ def _show(over: threading.Event) -> None:
 
 def _send(over: threading.Event) -> None:
     """Send this process's record until the end, and then that it is gone."""
-    board, process = _BOARD, {"pid": os.getpid()}
+    board, process = BOARD, {"pid": os.getpid()}
     while board is not None:
         board.send(json.dumps(asdict(current()) | process).encode())
         if over.wait(PERIOD):

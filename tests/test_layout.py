@@ -34,6 +34,21 @@ def test_no_module_name_three_times_in_the_package() -> None:
     assert {name: n for name, n in names.items() if n > 2} == {}
 
 
+def test_no_test_reads_a_private_name() -> None:
+    """Neither by an import nor by a string; an attribute is ruff's SLF001."""
+    read = []
+    for path in sorted((REPOSITORY / "tests").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names: list[str] = []
+            if isinstance(node, ast.ImportFrom) and node.module != "__future__":
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "setattr":
+                names = [str(arg.value) for arg in node.args if isinstance(arg, ast.Constant)]
+            private = [name for name in names if re.match(r"_[a-z]\w*$|_[A-Z]", name)]
+            read += [f"{path.relative_to(REPOSITORY)}:{node.lineno}: {name}" for name in private]
+    assert read == []
+
+
 #: The rooms of the package, whose own docstring says where to look for what.
 ROOMS = sorted(path.parent for path in (REPOSITORY / "sdgbias").glob("*/__init__.py"))
 

@@ -108,15 +108,15 @@ def test_a_record_of_a_process_that_is_gone_is_not_shown(monkeypatch: pytest.Mon
 
 def test_given_a_night_between_then_its_models_reach_the_line_and_its_own_board() -> None:
     with progress.listening():
-        top, above = progress._BOARD, os.environ[progress.ADDRESS]
-        progress._BOARD = None
+        top, above = progress.BOARD, os.environ[progress.ADDRESS]
+        progress.BOARD = None
         try:
             with progress.listening():
                 assert os.environ[progress.ADDRESS] != above
                 send(json.dumps(asdict(Record("model")) | {"pid": 7}).encode())
                 wait_for(lambda: progress.records() == [Record("model")])
         finally:
-            progress._BOARD = top
+            progress.BOARD = top
         wait_for(lambda: progress.records() == [Record("model")])
         assert os.environ[progress.ADDRESS] == above
 
@@ -177,7 +177,7 @@ def test_a_command_works_where_no_socket_can_be_made(monkeypatch: pytest.MonkeyP
     def refuse(*_: object) -> None:
         raise OSError(97, "Address family not supported")
 
-    monkeypatch.setattr(progress, "_Board", refuse)
+    monkeypatch.setattr(progress, "RecordBoard", refuse)
     with progress.shown("build"):
         progress.update("clusters", 1, 2)
         assert progress.ADDRESS not in os.environ

@@ -74,7 +74,7 @@ def gate(
     judgements = regression.judge_runs(results, targets, chosen, baseline, update)
     if not run:
         _quarantine(judgements)
-    _print(judgements, as_json)
+    print_judgements(judgements, as_json)
     _end(judgements, strict)
 
 
@@ -157,7 +157,7 @@ def _policy(named: Path | None) -> Policy:
     return policy.load(named or policy.find(root))
 
 
-def _print(judgements: list[Judgement], as_json: bool) -> None:
+def print_judgements(judgements: list[Judgement], as_json: bool) -> None:
     if as_json:
         print_json(_rows(judgements))
         return

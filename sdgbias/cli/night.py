@@ -48,7 +48,7 @@ def nightly(
         show({"night": "", "status": "", "note": note}, as_json, [f"{note}; nothing to do"])
         return
     if dry_run:
-        _dry_run(chosen, as_json)
+        print_plan(chosen, as_json)
         return
     signal.signal(signal.SIGTERM, _stop)
     done = nights.run(
@@ -88,7 +88,7 @@ def _stop(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def _dry_run(options: NightOptions, as_json: bool) -> None:
+def print_plan(options: NightOptions, as_json: bool) -> None:
     from sdgbias.nightly import gpus, plan, steps
 
     night = plan.tonight(options, datetime.now(UTC), write=False)

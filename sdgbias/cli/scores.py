@@ -199,7 +199,7 @@ def evaluate(
             from sdgbias.suites.suite import EvalSettings
 
             root = entries.find_root()
-            spec = entries.read(entry) if entry else _spec(root, name)
+            spec = entries.read(entry) if entry else spec_of(root, name)
             if entry and spec.name != name:
                 raise UsageError(f"--entry {entry} is the entry of {spec.name}, not of {name}")
             if batch_size:
@@ -261,7 +261,7 @@ def _require(model: str) -> None:
     entries.load(root, model) if _is_name(model) else propose.check_folder(model, root)
 
 
-def _spec(root: Path, model: str) -> ModelSpec:
+def spec_of(root: Path, model: str) -> ModelSpec:
     """The entry of a name; for a folder or hub id, the entry that `register-model` would propose
     if it had none, so that no settings of another model of this folder are used."""
     from sdgbias.errors import RegistryError

@@ -231,9 +231,9 @@ class Api(Backend):
             return text.strip(), answer.finish_reason == "length"
         if filtered or answer.refusal:
             raise PromptRefused(f"{self.name}: the endpoint's content filter took the answer")
-        return self._first_token(prompt, answer), answer.prompt_tokens
+        return self.first_token(prompt, answer), answer.prompt_tokens
 
-    def _first_token(self, prompt: Prompt, answer: Completion) -> FirstToken:
+    def first_token(self, prompt: Prompt, answer: Completion) -> FirstToken:
         if answer.tokens == [] or (not answer.tokens and self._scored_any and not answer.text):
             raise PromptRefused(
                 f"{self.name}: an empty answer, so there is no first token to score"

@@ -163,7 +163,7 @@ class Client(Generic[Key]):
         self._tokens = options.image_tokens
         self._failed = 0
         #: What ends further requests: those for scores where the endpoint gives none, else all.
-        self._stopped: list[SdgbiasError] = []
+        self.stopped: list[SdgbiasError] = []
         self._backoff = tenacity.wait_random_exponential(options.backoff, LONGEST_BACKOFF)
         self._http = httpx.AsyncClient(
             headers={"Authorization": f"Bearer {self._secret}"},
@@ -214,7 +214,7 @@ class Client(Generic[Key]):
             for future in self._begun.values():
                 future.cancel()
             self._begun.clear()
-        self._stopped = [error for error in self._stopped if isinstance(error, NoScores)]
+        self.stopped = [error for error in self.stopped if isinstance(error, NoScores)]
         self._failed = 0
 
     def close(self) -> None:
@@ -240,7 +240,7 @@ class Client(Generic[Key]):
             try:
                 return self._read(key, await again(self._try, key))
             except ModelError as error:
-                self._stopped.append(error)
+                self.stopped.append(error)
                 raise
             except tenacity.RetryError as error:
                 why = str(error.last_attempt.exception())
@@ -248,14 +248,14 @@ class Client(Generic[Key]):
         if self._failed >= DOWN_AFTER:
             words = f"{self._failed} prompts in a row failed, the last with {why}"
             down = f"{self.name}: the endpoint is down: {words}; run the same command later"
-            self._stopped.append(InfrastructureError(down))
+            self.stopped.append(InfrastructureError(down))
         raise InfrastructureError(f"{self.name}: no answer after {tries} tries, the last: {why}")
 
     async def _try(self, key: Key) -> Completion:
         """One attempt. Raises _Again where another one may help."""
         body = self._make(key)
         await self._turn()
-        for error in self._stopped:
+        for error in self.stopped:
             if body.get("logprobs") or not isinstance(error, NoScores):
                 raise type(error)(str(error))
         most = self.options.max_requests
@@ -315,8 +315,8 @@ class Client(Generic[Key]):
             if delay > patience:
                 late = f"{self.name}: the endpoint asks to wait {delay:.0f} s, more than"
                 late += f" options.patience ({patience:.0f} s); run the same command later"
-                self._stopped.append(InfrastructureError(late))
-                return self._stopped[-1]
+                self.stopped.append(InfrastructureError(late))
+                return self.stopped[-1]
             self._next = max(self._next, time.monotonic() + delay)  # all requests wait in line
             return _Again(f"HTTP {words}")
         self.counts["refused"] += kind is PromptRefused

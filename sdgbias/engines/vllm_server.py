@@ -103,7 +103,7 @@ class Server:
         self.url = ""
         self._folder = tempfile.TemporaryDirectory(prefix="sdgbias-vllm-")
         self._log = Path(self._folder.name) / "log"
-        self._process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, key: str, template: str = _AS_IT_IS) -> None:
         """Starts it and waits until it answers. ModelError for a model that vLLM can't serve,
@@ -131,7 +131,7 @@ class Server:
         if not self.on_hub:
             environment["HF_HUB_OFFLINE"] = "1"  # a folder asks no hub
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
+            self.process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -171,7 +171,7 @@ class Server:
 
     @property
     def ended(self) -> bool:
-        return self._process is None or self._process.poll() is not None
+        return self.process is None or self.process.poll() is not None
 
     def _lines(self) -> list[str]:
         with suppress(OSError):
@@ -181,7 +181,7 @@ class Server:
 
     def last_words(self) -> str:
         """How the server ended, with the line of its log that says why."""
-        code = self._process.poll() if self._process else -signal.SIGKILL  # by `stop`
+        code = self.process.poll() if self.process else -signal.SIGKILL  # by `stop`
         how = "still runs" if code is None else f"ended with exit code {code}"
         how = f"was killed by {exits.died_of(code)}" if code and code < 0 else how
         lines = self._lines()
@@ -204,7 +204,7 @@ class Server:
     def stop(self, patience: float = 20.0) -> None:
         """Ends it with all processes that it started: asks them to, and after ``patience`` seconds
         (0: at once) kills what is left."""
-        process = self._process
+        process = self.process
         if process is None:
             return
         signals = [(signal.SIGTERM, patience), (signal.SIGKILL, 20.0)]
@@ -213,7 +213,7 @@ class Server:
                 os.killpg(process.pid, sign)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(seconds)
-        self._process = None
+        self.process = None
 
 
 def _end_with_parent() -> None:

@@ -24,8 +24,8 @@ from sdgbias.registry.spec import ModelSpec
 ENV_LOCKS = "SDGBIAS_GPU_LOCKS"
 #: Set for the process of a model whose GPUs the night holds for it.
 HELD = "SDGBIAS_GPUS_HELD"
-_LOCKED: dict[str, ExitStack] = {}  # GPU -> its lock, of those that this process holds
-_CLAIMED_OF: list[str] = []  # visible before `claim` hid the others
+LOCKS: dict[str, ExitStack] = {}  # GPU -> its lock, of those that this process holds
+CLAIMED_OF: list[str] = []  # visible before `claim` hid the others
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,12 @@ def take(count: int, gpus: Sequence[str], who: str) -> tuple[str, ...] | None:
     who = f"process {os.getpid()}, {who}, since {datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
     taken: list[str] = []
     for gpu in gpus:
-        if gpu in _LOCKED or len(taken) == count:
+        if gpu in LOCKS or len(taken) == count:
             continue
-        path, stack = _lock(gpu), ExitStack()
+        path, stack = lock_of(gpu), ExitStack()
         with suppress(Busy):
             stack.enter_context(locks.only_one(path, _unwritable, Busy, who, everyone=True))
-            _LOCKED[gpu] = stack
+            LOCKS[gpu] = stack
             taken.append(gpu)
     if len(taken) < count:
         release(taken)
@@ -66,12 +66,12 @@ def take(count: int, gpus: Sequence[str], who: str) -> tuple[str, ...] | None:
 def release(gpus: Sequence[str]) -> None:
     """Ends a `take`."""
     for gpu in gpus:
-        _LOCKED.pop(gpu).close()
+        LOCKS.pop(gpu).close()
 
 
 def holders(gpus: Sequence[str]) -> dict[str, str]:
     """GPU -> who holds it, of those that other processes hold."""
-    paths = {gpu: _lock(gpu) for gpu in gpus if gpu not in _LOCKED}
+    paths = {gpu: lock_of(gpu) for gpu in gpus if gpu not in LOCKS}
     return {
         gpu: locks.holder(path) or "another process"
         for gpu, path in paths.items()
@@ -83,22 +83,22 @@ def claim(spec: ModelSpec) -> None:
     """Takes free GPUs for what asks a model in this process, to its end, and hides the others.
     Nothing is done in a model's process of a night that holds them, and on a host with one GPU.
     Raises Busy: too few are free."""
-    gpus = _CLAIMED_OF or machine.visible()
+    gpus = CLAIMED_OF or machine.visible()
     count = min(len(gpus), machine.gpus_of(spec))
     single = len(gpus) < 2 and "CUDA_VISIBLE_DEVICES" not in os.environ
-    if os.environ.get(HELD) or single or count <= len(_LOCKED):
+    if os.environ.get(HELD) or single or count <= len(LOCKS):
         return
-    if take(count - len(_LOCKED), gpus, f"sdgbias at {spec.name}") is None:
+    if take(count - len(LOCKS), gpus, f"sdgbias at {spec.name}") is None:
         busy = holders(gpus)
         raise Busy(
             f"{spec.name} takes {count} of the {len(gpus)} GPUs here, and {', '.join(busy)} are"
             f" in use: {next(iter(busy.values()), '')}. Let that end, then run this again"
         )
-    _CLAIMED_OF[:] = gpus
-    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(_LOCKED)
+    CLAIMED_OF[:] = gpus
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(LOCKS)
 
 
-def _lock(gpu: str) -> Path:
+def lock_of(gpu: str) -> Path:
     """The lock of a GPU, in a folder that is made for all users of the host."""
     folder = Path(os.environ.get(ENV_LOCKS) or Path(tempfile.gettempdir(), "sdgbias-gpus"))
     try:

@@ -304,7 +304,7 @@ def try_candidates(root: Path, rules: Rules, versions: Mapping[str, str]) -> lis
             continue
         try:
             fetch.fetch(spec, lambda line: None)
-            verdict, why = _ask(spec.name, rules)
+            verdict, why = ask(spec.name, rules)
         except SdgbiasError as error:
             verdict, why = WAITING, str(error)
         if verdict == NOT_ADMITTED and entries.load(root, spec.name).state == CANDIDATE:
@@ -317,7 +317,7 @@ def try_candidates(root: Path, rules: Rules, versions: Mapping[str, str]) -> lis
     return tried
 
 
-def _ask(name: str, rules: Rules) -> tuple[str, str]:
+def ask(name: str, rules: Rules) -> tuple[str, str]:
     """(ADMITTED, NOT_ADMITTED or WAITING, why) of a candidate: runs `sdgbias models enable` in a
     process, which is ended when its time is up."""
     assert rules.probe is not None

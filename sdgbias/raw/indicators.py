@@ -192,16 +192,16 @@ def letter_directions(polarity: str, n_options: int) -> tuple[str, ...]:
 @cache
 def load_indicators() -> tuple[Indicator, ...]:
     """The MCQ indicators in the table's order (pillar order)."""
-    return _entries("mcq", Indicator)
+    return read_entries("mcq", Indicator)
 
 
 @cache
 def load_regression_tasks() -> tuple[RegressionTask, ...]:
     """The regression tasks in the table's order."""
-    return _entries("regression", RegressionTask)
+    return read_entries("regression", RegressionTask)
 
 
-def _entries(section: str, kind: type[Q]) -> tuple[Q, ...]:
+def read_entries(section: str, kind: type[Q]) -> tuple[Q, ...]:
     """A section of the packaged table. Raises pydantic's ValidationError, which names the entry and
     every wrong field."""
     default = {"family": ""} if kind is Indicator else {}

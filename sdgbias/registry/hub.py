@@ -23,7 +23,7 @@ from sdgbias.registry.spec import DTYPES
 from sdgbias.registry.weights import matters
 
 #: Seconds before a request whose connection broke off is sent again.
-_PAUSE = 1.0
+PAUSE = 1.0
 _LARGEST_JSON = 4 * 2**20
 _LISTED = ("sha", "createdAt", "pipeline_tag", "safetensors", "cardData", "gated")
 _SORTS = {"trending_score": "trendingScore", "created_at": "createdAt"}
@@ -203,7 +203,7 @@ def _try_twice(request: Callable[[], _T]) -> _T:
     try:
         return request()
     except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError):
-        time.sleep(_PAUSE)
+        time.sleep(PAUSE)
         return request()
 
 

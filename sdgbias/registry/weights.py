@@ -21,7 +21,7 @@ THAT_MATTER = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt", "*.tikt
 #: The revision of a registered folder: the first 40 hex digits of its digest.
 DIGEST = re.compile(r"[0-9a-f]{40}")
 #: A file that was written so few seconds ago may change again within the resolution of its time.
-_RACE = 2.0
+RACE = 2.0
 
 
 def matters(name: str) -> bool:
@@ -44,14 +44,14 @@ def folder_digest(folder: Path) -> str:
     )
     stats = [(folder / name).stat() for name in names]
     newest = max((max(s.st_mtime, s.st_ctime) for s in stats), default=0.0)
-    if time.time() - newest < _RACE:
-        return _digest(folder, names)
+    if time.time() - newest < RACE:
+        return read_digest(folder, names)
     seen = [(s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino) for s in stats]
     state = hashlib.sha256(json.dumps([str(folder.resolve()), names, seen]).encode()).hexdigest()
-    return cached_text(f"weights-{state[:32]}", lambda: _digest(folder, names), _check)
+    return cached_text(f"weights-{state[:32]}", lambda: read_digest(folder, names), _check)
 
 
-def _digest(folder: Path, names: Sequence[str]) -> str:
+def read_digest(folder: Path, names: Sequence[str]) -> str:
     digest = hashlib.sha256()
     for name in names:
         digest.update(name.encode())

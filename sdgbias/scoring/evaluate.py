@@ -82,7 +82,7 @@ def _publish(
     InfrastructureError where the benchmark's files are others than those of the start."""
     spec, benchmark, results, settings = run.spec, run.benchmark, run.results, run.settings
     if scoring.scored.scores.empty and scoring.scored.generations.empty:
-        raise _nothing_scored(run, scoring.failed)
+        raise nothing_scored(run, scoring.failed)
     if lost := scoring.lost_view:
         raise ModelError(
             f"{spec.name}: every prompt of {lost} failed, so that nothing is published; what is"
@@ -183,7 +183,7 @@ def _published(results: Path, run_id: str) -> Outcome | None:
     return Outcome(run_id, naive, planned, 0, planned, failed, unanswerable, extra, published=False)
 
 
-def _nothing_scored(
+def nothing_scored(
     run: Evaluation, failures: list[tuple[str, str, str]]
 ) -> ModelError | InfrastructureError:
     """The error of a run without a single answer: a model error if no prompt is answerable by it,

@@ -291,18 +291,18 @@ def test_a_benchmark_that_is_too_small_is_refused(tmp_path: Path) -> None:
         selfcheck.run(benchmark=tmp_path)
     few = replace(draw_items(np.random.default_rng(0), 40), split=np.full(40, "test", dtype=object))
     with pytest.raises(InputError, match="the self-check needs 60"):
-        selfcheck._enough(tmp_path, few)
+        selfcheck.require_enough(tmp_path, few)
 
 
 def test_noise_of_shared_prompts_is_no_expectation() -> None:
     """A Q-only prompt that items share is one draw: with noise nothing is expected of it, without
     noise everything."""
     p = draw_items(np.random.default_rng(0), 50)
-    assert pipeline._probabilities(Habits(noise=1.0), p, ContextTest.T1, View.Q_ONLY) is None
+    assert pipeline.probabilities(Habits(noise=1.0), p, ContextTest.T1, View.Q_ONLY) is None
     assert (
-        pipeline._probabilities(
+        pipeline.probabilities(
             Habits(prior={"all": (0.0, 1.0, 2.0)}), p, ContextTest.T1, View.Q_ONLY
         )
         is not None
     )
-    assert pipeline._probabilities(Habits(noise=1.0), p, ContextTest.T1, View.IMG_Q) is not None
+    assert pipeline.probabilities(Habits(noise=1.0), p, ContextTest.T1, View.IMG_Q) is not None

@@ -38,9 +38,9 @@ def test_pictures_without_a_photo_are_near_duplicates_by_their_tiles(tmp_path: P
 
 def test_few_pictures_start_no_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[int] = []
-    run = image_store._run
+    run = image_store.run_shards
     monkeypatch.setattr(
-        image_store, "_run", lambda draw, shards, n: started.append(n) or run(draw, shards, 1)
+        image_store, "run_shards", lambda draw, shards, n: started.append(n) or run(draw, shards, 1)
     )
     monkeypatch.setattr(build.os, "cpu_count", lambda: 4)
     write_sample(tmp_path / "raw", 3, 5)

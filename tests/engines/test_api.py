@@ -272,14 +272,14 @@ def test_a_failure_is_paid_for_once_and_is_that_of_its_own_chunk(
     server.script = lambda body, n: (
         refusal(503) if question(body) == "question 7" else planted(body, n)
     )
-    read = api._first_token
+    read = api.first_token
 
     def faulty(prompt: Prompt, answer: Completion) -> FirstToken:
         if prompt.text == "question 3":
             raise ZeroDivisionError("unforeseen")
         return read(prompt, answer)
 
-    monkeypatch.setattr(api, "_first_token", faulty)
+    monkeypatch.setattr(api, "first_token", faulty)
     api.prefetch(asked[:4])
     api.prefetch(asked[4:])
     for part in (asked[:4], asked[2:4]):

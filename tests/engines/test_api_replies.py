@@ -136,7 +136,7 @@ def test_an_endpoint_without_log_probabilities_is_still_asked_for_answers(
     with pytest.raises(NoScores, match=words):
         api.candidate_scores(prompts(3))
     late = NoScores("the answer to a prompt that was sent ahead, and comes late")
-    api.client._stopped.append(late)
+    api.client.stopped.append(late)
     assert api.generate(prompts(3), [""], 16).texts == [["The answer is B."]] * 3
 
 

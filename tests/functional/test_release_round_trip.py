@@ -120,7 +120,7 @@ def test_an_interrupted_export_is_finished(
     benchmark, release, _ = folders
     with monkeypatch.context() as patch:
         patch.setattr(
-            release_files, "_write_part", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+            release_files, "write_part", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
         )
         with pytest.raises(KeyboardInterrupt):
             export(benchmark, tmp_path / "out")

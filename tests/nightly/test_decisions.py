@@ -34,7 +34,7 @@ def test_given_any_sentence_of_a_step_then_its_state_decides(tmp_path: Path, tex
     store.upsert(results, {"nights": pd.DataFrame([row])})
     night = nights.load(results)
     assert night is not None and nights.failed_steps(night.row) == {"wandb": text}
-    assert page._troubles(night) == [f"wandb: {text}"]
+    assert page.troubles_of(night) == [f"wandb: {text}"]
     assert f"• wandb: {text}" in notify.message(night, "")
     for ended, code in ((steps["gate"], RegressionBreach.exit_code), (steps["wandb"], 8)):
         assert run.NightSummary(NIGHT, "done", steps={"gate": ended}).exit_code == code
@@ -70,7 +70,7 @@ def _decisions(root: Path, **note: str) -> dict[str, object]:
         "mde": verdicts.set_index("rule")["mde"].notna().to_dict(),
         "quarantines": m.quarantines,
         "overall": m.verdict,
-        "held": page._held_because(m).partition(":")[0],
+        "held": page.held_because(m).partition(":")[0],
         "without breaches": nights.overall([r for r in m.rows if r["verdict"] != BREACH]),
         "extra alone": nights.overall([r for r in m.rows if r["rule"] != "low"]),
     }

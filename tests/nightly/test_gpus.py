@@ -41,8 +41,8 @@ def eight(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv(name)
     monkeypatch.setenv("SDGBIAS_GPUS", "8x80")
     monkeypatch.setenv("SDGBIAS_GPU_LOCKS", str(tmp_path / "locks"))
-    monkeypatch.setattr(gpus, "_LOCKED", {})
-    monkeypatch.setattr(gpus, "_CLAIMED_OF", [])
+    monkeypatch.setattr(gpus, "LOCKS", {})
+    monkeypatch.setattr(gpus, "CLAIMED_OF", [])
 
 
 def vllm_entry(root: Path, name: str, **options: object) -> None:
@@ -127,7 +127,7 @@ from sdgbias.nightly import gpus
 def as_nobody():
     child = os.fork()
     if not child:
-        gpus._LOCKED.clear()
+        gpus.LOCKS.clear()
         os.setgroups([]); os.setgid(65534); os.setuid(65534)
         try:
             print(*(gpus.take(1, gpu, "nobody") for gpu in "01"), *gpus.holders("01"))
@@ -142,7 +142,7 @@ as_nobody()
 print(gpus.take(1, "1", "root"), flush=True)
 gpus.release("01")
 as_nobody()
-gpus._lock("0").parent.chmod(0o700)
+gpus.lock_of("0").parent.chmod(0o700)
 as_nobody()
 """
 
@@ -229,7 +229,7 @@ def test_given_an_evaluation_at_work_then_a_night_places_its_models_around_it(
         held[model] = set(seen.split(","))
     started = [line.split("; log")[0] for line in lines if "started" in line]
     assert started[:2] == ["a-four: started on GPU 2,3,4,5", "b-two: started on GPU 6,7"]
-    assert not gpus.holders(EIGHT.gpus) and not gpus._LOCKED
+    assert not gpus.holders(EIGHT.gpus) and not gpus.LOCKS
 
 
 @pytest.mark.parametrize(
@@ -310,7 +310,7 @@ def test_given_gpus_that_others_hold_then_who_asks_a_model_keeps_off_them(
             error = CliRunner().invoke(models_app, words).exception
             assert isinstance(error, Busy) and "m takes 1 of the 8 GPUs here" in str(error), words
         rules = watch.Rules(probe=watch.Probe(questions=6, minutes=10))
-        assert watch._ask("m", rules)[0] == watch.WAITING, "for the next look"
+        assert watch.ask("m", rules)[0] == watch.WAITING, "for the next look"
     visible: list[str] = []
 
     def probe(*_: object, **__: object) -> admission.Verdict:
@@ -330,7 +330,7 @@ def test_given_a_dry_run_then_it_says_how_many_gpus_each_model_takes(
     for name in ("new-1", "new-2"):
         reason = f"it hung: sdgbias models enable {name}"
         entry(tmp_path, name, state="quarantined", until="2099-01-01", reason=reason)
-    night._dry_run(s, as_json=False)
+    night.print_plan(s, as_json=False)
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert lines[1:4] == [
         "a-four sdg will be scored (h100; on 4 of 8 GPUs)",
@@ -339,6 +339,6 @@ def test_given_a_dry_run_then_it_says_how_many_gpus_each_model_takes(
     ]
     reason = "quarantined until 2099-01-01: it hung: sdgbias models enable NAME"
     assert f"skipped: {reason}: new-1, new-2" in lines, "one line for all of them"
-    night._dry_run(s, as_json=True)
+    night.print_plan(s, as_json=True)
     jobs = json.loads(capsys.readouterr().out)["jobs"]
     assert [job["gpus"] for job in jobs] == [4, 9, 0]

@@ -13,7 +13,7 @@ import yaml
 from sdgbias import store
 from sdgbias.analysis import nights
 from sdgbias.analysis.nights import BREACH, INSUFFICIENT, MISSING, PASS
-from sdgbias.cli.gate import _print
+from sdgbias.cli.gate import print_judgements
 from sdgbias.errors import UsageError
 from sdgbias.nightly import regression
 from sdgbias.nightly.regression import baseline, measured, policy
@@ -356,9 +356,9 @@ def test_given_many_evaluations_then_only_those_in_breach_are_listed(
         return regression.Judgement(target, "", rows, verdict, pd.DataFrame())
 
     few = [judgement("drifter", BREACH), judgement("twin", PASS)]
-    _print(few, False)
+    print_judgements(few, False)
     assert capsys.readouterr().out.count("\n  PASS") == 3
-    _print([*few, *(judgement(f"other{i}", PASS) for i in range(9))], False)
+    print_judgements([*few, *(judgement(f"other{i}", PASS) for i in range(9))], False)
     lines = capsys.readouterr().out.splitlines()
     assert "11 evaluations" in lines[0] and "--json" in lines[0] and len(lines) == 15
     assert "drifter" in lines[-2] and lines[-1].split()[0] == BREACH

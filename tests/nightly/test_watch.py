@@ -251,7 +251,7 @@ def asked(root: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         entries.set_state(root, name, "enabled")
         return ADMITTED, "enabled: evaluated from tonight on"
 
-    monkeypatch.setattr(watch, "_ask", ask)
+    monkeypatch.setattr(watch, "ask", ask)
     return names
 
 
@@ -322,7 +322,7 @@ def test_given_a_budget_then_the_candidates_that_it_leaves_wait(
 ) -> None:
     month.repos["lab/second"] = model("second")
     watch.look(root, MONTH, HERE, today=FIRST)
-    clock, ask = [0.0], watch._ask
+    clock, ask = [0.0], watch.ask
     monkeypatch.setattr(watch.time, "monotonic", lambda: clock[0])
 
     def slow(name: str, rules: Rules) -> tuple[str, str]:
@@ -332,7 +332,7 @@ def test_given_a_budget_then_the_candidates_that_it_leaves_wait(
     def tries(rules: Rules = MONTH) -> list[tuple[str, str]]:
         return verdicts(watch.try_candidates(root, rules, HERE.versions))
 
-    monkeypatch.setattr(watch, "_ask", slow)
+    monkeypatch.setattr(watch, "ask", slow)
     assert tries(replace(MONTH, probe=None)) == []
     assert tries() == [(ADMITTED, "good")] and tries() == [(ADMITTED, "second")]
     assert tries() == [] and asked == ["good", "second"]
@@ -358,7 +358,7 @@ def test_given_questions_that_end_without_a_verdict_then_it_says_why(
 ) -> None:
     """`sdgbias models enable` itself; what passes: tests/functional/test_new_releases.py."""
     monkeypatch.setenv("SDGBIAS_REGISTRY", str(root))
-    asked = watch._ask("nowhere", Rules(probe=Probe(minutes=minutes)))
+    asked = watch.ask("nowhere", Rules(probe=Probe(minutes=minutes)))
     assert asked[0] == verdict and asked[1].startswith(why)
 
 

@@ -195,6 +195,6 @@ def test_a_wrong_field_of_the_table_is_named(
     kind = Indicator if section == "mcq" else RegressionTask
 
     with pytest.raises(ValidationError) as caught:
-        indicators._entries(section, kind)
+        indicators.read_entries(section, kind)
 
     assert slug in str(caught.value) and last in str(caught.value) and message in str(caught.value)

@@ -67,7 +67,7 @@ def test_store_and_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert len(reader) == 49
     for _, _, parts in reversed(rows):
         assert reader[image_id(parts)] == tuple(parts)
-        assert len(reader._kept) == 1
+        assert len(reader.blocks) == 1
     assert dict(ImageReader(tmp_path)) == {image_id(parts): tuple(parts) for _, _, parts in rows}
     assert index.set_index("cluster_id").loc["zz-foreign", "n_parts"] == 2
     reader.require([*index["image_id"], ""])

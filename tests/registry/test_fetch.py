@@ -3,6 +3,8 @@ that is refused; and what an evaluation without them says."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from huggingface_hub import _tree_cache, constants, snapshot_download
+from huggingface_hub import constants, snapshot_download
 from typer.testing import CliRunner
 
 from sdgbias.cli.models import models_app
@@ -55,8 +57,12 @@ def put(root: Path, name: str, revision: str, repo: str = "lab/vlm", **more: obj
 
 def cached(spec: ModelSpec) -> Path:
     """As vLLM asks for it in another process, offline and for whatever there is."""
-    _tree_cache._IN_MEMORY_TREE_CACHE.clear()
-    return Path(snapshot_download(spec.repo, revision=spec.revision, local_files_only=True))
+    code = "import huggingface_hub as hub, sys; print(hub.snapshot_download(sys.argv[1],"
+    code += " revision=sys.argv[2], cache_dir=sys.argv[3], local_files_only=True))"
+    command = [sys.executable, "-c", code, spec.repo, spec.revision, constants.HF_HUB_CACHE]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert not done.returncode, done.stderr
+    return Path(done.stdout.strip())
 
 
 def test_the_pinned_files_that_matter_and_no_others(hub: Hub, spec: ModelSpec) -> None:

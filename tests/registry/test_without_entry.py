@@ -19,7 +19,7 @@ from tests.builders.hub_repositories import BIG, VLM, saved
 def test_one_dropped_connection_does_not_end_a_registration(
     root: Path, served: Hub, monkeypatch: pytest.MonkeyPatch, cut: str
 ) -> None:
-    monkeypatch.setattr(hub, "_PAUSE", 0.01)
+    monkeypatch.setattr(hub, "PAUSE", 0.01)
     whole = propose("open/Llava-7B", root, BIG).spec
     served.cut[cut] = 20
     assert propose("open/Llava-7B", root, BIG).spec == whole
@@ -31,5 +31,5 @@ def test_a_folder_is_evaluated_without_the_settings_of_an_entry_of_it(root: Path
     entry = {"name": "llava-vllm", "title": "L", "backend": "vllm", "repo": "local:weights/llava"}
     entry |= {"revision": "local", "state": "candidate", "reason": "x", "batch_size": 512}
     (root / "registry/models/llava-vllm.yaml").write_text(yaml.safe_dump(entry))
-    spec = scores._spec(root, str(root / "weights/llava"))
+    spec = scores.spec_of(root, str(root / "weights/llava"))
     assert (spec.name, spec.backend) == ("llava", "hf") and spec.batch_size != 512

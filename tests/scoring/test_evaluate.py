@@ -18,7 +18,7 @@ from sdgbias.errors import InfrastructureError, ModelError
 from sdgbias.registry import entries
 from sdgbias.scoring import evaluate as evaluation
 from sdgbias.scoring import session
-from sdgbias.scoring.evaluate import _nothing_scored, evaluate
+from sdgbias.scoring.evaluate import evaluate, nothing_scored
 from sdgbias.scoring.scorer import NOT_FINITE
 from sdgbias.scoring.session import Evaluation
 from sdgbias.suites.suite import EvalSettings
@@ -47,7 +47,7 @@ def test_a_model_whose_scores_all_overflow_is_at_fault_itself(tmp_path: Path) ->
     """An error of the machine would be retried."""
     failures = [("key", *NOT_FINITE)]
     run = Evaluation(planted(tmp_path / "b"), tmp_path / "b", tmp_path / "r.duckdb", EvalSettings())
-    fault = _nothing_scored(run, failures)
+    fault = nothing_scored(run, failures)
     assert isinstance(fault, ModelError) and "too large for float32" in str(fault)
 
 

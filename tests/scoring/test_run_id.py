@@ -181,10 +181,10 @@ def test_files_are_read_once_unless_they_were_just_written(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     first = weights.folder_digest(folder)
     assert not (tmp_path / "cache").exists()
-    monkeypatch.setattr(weights, "_RACE", -1.0)
+    monkeypatch.setattr(weights, "RACE", -1.0)
     assert weights.folder_digest(folder) == first
     with monkeypatch.context() as patch:
-        patch.setattr(weights, "_digest", lambda *_: pytest.fail("read again"))
+        patch.setattr(weights, "read_digest", lambda *_: pytest.fail("read again"))
         assert weights.folder_digest(folder) == first
     for kept in (tmp_path / "cache/sdgbias").iterdir():
         kept.write_text("half a dig")

@@ -196,7 +196,7 @@ def test_admission_asks_the_same_of_both_engines(
 
 def test_a_killed_server_is_started_again(engine, prompts: list[Prompt]) -> None:
     wanted = engine.candidate_scores(prompts[:2])
-    pid = engine.server._process.pid
+    pid = engine.server.process.pid
     engine.kill()
     assert not Path(f"/proc/{pid}").exists()
     with pytest.raises(EngineDied, match="tiny-llava: the server was killed by SIGKILL"):

@@ -96,7 +96,7 @@ def run(
             benchmark = pipeline.small_benchmark(scratch, *counts, seed=seed, progress=progress)
         card = benchmark_card(benchmark)
         people = {task: truth.population(benchmark, task) for task in Task}
-        _enough(benchmark, people[Task.MCQ])
+        require_enough(benchmark, people[Task.MCQ])
         for plant in each(progress, "planted models", plants):
             results = scratch / f"{plant.name}.duckdb"
             read = pipeline.run(plant, benchmark, results, seed=seed, draws=size.draws)
@@ -117,7 +117,7 @@ def run(
     )
 
 
-def _enough(benchmark: Path, p: Population) -> None:
+def require_enough(benchmark: Path, p: Population) -> None:
     for split, least in (("test", FEWEST_TEST), ("val", FEWEST_VAL)):
         n = int((p.split == split).sum())
         if n < least:

@@ -136,7 +136,7 @@ def _df(p: Population) -> int:
     return len(set(p.place[p.test])) - 1
 
 
-def _probabilities(h: Habits, p: Population, test: ContextTest, view: View) -> np.ndarray | None:
+def probabilities(h: Habits, p: Population, test: ContextTest, view: View) -> np.ndarray | None:
     """(n, K) probabilities of each answer on the test rows; None where some rows share one random
     draw, so that a share of answers has no useful expected value."""
     mu, sd = truth.expected_logits(h, p, test, view)
@@ -156,7 +156,7 @@ def _answers(run: PlantRun, p: Population) -> Iterator[Check]:
     rows = np.flatnonzero(p.test)
     three = p.present[rows].all(axis=1) & (p.says[rows] >= 0).all(axis=1)
     for view, test in CELLS:
-        chance = _probabilities(run.plant.habits, p, test, view)
+        chance = probabilities(run.plant.habits, p, test, view)
         if chance is None:
             continue
         hit = chance[np.arange(len(rows)), p.gold[rows]]
@@ -185,7 +185,7 @@ def _image_use(run: PlantRun, p: Population) -> Iterator[Check]:
     )
     rows, h = np.flatnonzero(p.test), run.plant.habits
     for test in truth.STATED:
-        full, context = (_probabilities(h, p, test, view) for view in (View.FULL, View.CTX_Q))
+        full, context = (probabilities(h, p, test, view) for view in (View.FULL, View.CTX_Q))
         if full is None or context is None:
             continue
         expected = (full - context)[np.arange(len(rows)), p.gold[rows]]
@@ -203,7 +203,7 @@ def _numbers(run: PlantRun, p: Population) -> Iterator[Check]:
     """Mean absolute error and interval accuracy of the freely decoded numbers."""
     rows = np.flatnonzero(p.test)
     for view, test in NUMBERS:
-        chance = _probabilities(run.plant.habits, p, test, view)
+        chance = probabilities(run.plant.habits, p, test, view)
         if chance is None:
             continue
         off = np.abs(truth.numbers(p, test, view)[rows] - p.answer[rows, None])  # (n, 10)

@@ -73,7 +73,7 @@ def export(
             counted = con.execute(_SQL["parts"].format(table=tables[-1])).fetchall()
             records = {name: n for name in authors.PARTS for part, n in counted if part == name}
             for name in each(progress, "writing records", records):
-                _write_part(con, out, name, origin, text_view)
+                write_part(con, out, name, origin, text_view)
     except duckdb.Error as error:
         raise InputError(
             f"{benchmark}: can't be read ({str(error).splitlines()[0]}); build the benchmark again:"
@@ -99,7 +99,7 @@ def own_record(task: Task, test: str, item: Mapping[str, Any], prompt: str) -> d
     return {name: values[name] for name in authors.FIELDS if values.get(name) not in (None, "")}
 
 
-def _write_part(
+def write_part(
     con: duckdb.DuckDBPyConnection, out: Path, name: str, origin: str, text_view: str
 ) -> None:
     """A data file and its two views, all or none. Records are as they were imported, else composed

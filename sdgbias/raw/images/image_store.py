@@ -163,7 +163,7 @@ def render_store(
     total, done = len(table), len(table) - len(drawable)
     progress("rendering images", done, total)
     results: list[StoredImages] = []
-    for result in _run(partial(make_shard, raw, out, settings), shards, workers):
+    for result in run_shards(partial(make_shard, raw, out, settings), shards, workers):
         results.append(result)
         done += result.rendered + result.reused
         progress("rendering images", done, total)
@@ -226,7 +226,7 @@ def _shards(drawable: pd.DataFrame, photos: pd.DataFrame) -> dict[str, list[Clus
     return dict(sorted(shards.items(), key=lambda pair: -len(pair[1])))
 
 
-def _run(
+def run_shards(
     draw: Callable[[str, list[Cluster]], StoredImages],
     shards: dict[str, list[Cluster]],
     workers: int,

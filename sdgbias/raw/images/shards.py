@@ -238,7 +238,7 @@ class ImageReader(Mapping[str, tuple[bytes, ...]]):
             self._blank = {image_id(parts): parts}
         # shard -> (first row of each group, image_id -> row)
         self._rows: dict[str, tuple[np.ndarray, dict[str, int]]] = {}
-        self._kept: OrderedDict[tuple[str, int], Any] = OrderedDict()
+        self.blocks: OrderedDict[tuple[str, int], Any] = OrderedDict()
         self._size = 0
 
     def __len__(self) -> int:
@@ -293,15 +293,15 @@ class ImageReader(Mapping[str, tuple[bytes, ...]]):
         starts, rows = self._rows[shard]
         row = rows[key]
         group = int(np.searchsorted(starts, row, side="right")) - 1
-        if (shard, group) not in self._kept:
+        if (shard, group) not in self.blocks:
             with pq.ParquetFile(path) as file:
                 block = file.read_row_group(group, columns=["parts"])["parts"]
-            self._kept[shard, group] = block
+            self.blocks[shard, group] = block
             self._size += block.nbytes
-            while self._size > self.limit_bytes and len(self._kept) > 1:
-                self._size -= self._kept.popitem(last=False)[1].nbytes
-        self._kept.move_to_end((shard, group))
-        return tuple(self._kept[shard, group][row - int(starts[group])].as_py())
+            while self._size > self.limit_bytes and len(self.blocks) > 1:
+                self._size -= self.blocks.popitem(last=False)[1].nbytes
+        self.blocks.move_to_end((shard, group))
+        return tuple(self.blocks[shard, group][row - int(starts[group])].as_py())
 
 
 def _starts(file: Any) -> np.ndarray:

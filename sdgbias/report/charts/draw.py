@@ -223,8 +223,7 @@ def _spread(rows: pd.DataFrame, shown: pd.DataFrame) -> dict[str, Any]:
     """How far the groups of the first model lie apart, and the order of the groups: poorest before
     richest, otherwise by name; countries by their value."""
     by = rows["attribute"].iloc[0]
-    first = _like_first(shown, "model", "test")
-    first = first[first["method"] == "Full"]
+    first = _like_first(shown, "model", "test", "method")
     value = first["value"].astype(float)
     ends: list[Any] = [value.idxmax(), value.idxmin()]
     top, low = (first.loc[at] for at in ends)
@@ -239,11 +238,14 @@ def _spread(rows: pd.DataFrame, shown: pd.DataFrame) -> dict[str, Any]:
     return {
         "sort": order,
         "said": WORDS.groups[by].name,
-        "spread": f"Full of {top['model']} lies between {low['said']} % ({low['group']}, CI"
-        f" {low['ci']}, n {low['n']:,}) and {top['said']} % ({top['group']}, CI {top['ci']}, n"
-        f" {top['n']:,}): {verdict}.",
+        "spread": f"{top['method']} of {top['model']} lies between {_in_group(low)} and"
+        f" {_in_group(top)}: {verdict}.",
         "small": f" {small:,} groups of fewer than 20 questions have no value." if small else "",
     }
+
+
+def _in_group(row: pd.Series) -> str:
+    return f"{row['said']} % ({row['group']}, CI {row['ci']}, n {row['n']:,})"
 
 
 def _rank(group: str) -> list[tuple[int, str]]:

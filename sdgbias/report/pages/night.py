@@ -73,7 +73,7 @@ def context(night: NightRecord, query: nights.Query, pictures: Pictures) -> dict
         | {"Breaches": sum(len(m.breaches) for m in night.breached)},
         "seconds": _seconds(night.row),
         "facts": _facts(night),
-        "troubles": _troubles(night),
+        "troubles": troubles_of(night),
         "planted": sorted({m.model for m in night.models if m.planted}),
         "models": [m for m in night.models if _alarming(m) or not fold],
         "calm": [m for m in night.models if fold and not _alarming(m)],
@@ -87,7 +87,7 @@ def context(night: NightRecord, query: nights.Query, pictures: Pictures) -> dict
         "flips": sum(len(m.flips) for m in flipped),
         "open": [part for m in night.models if (part := _open(m))],
         "held": [m for m in night.models if m.until or m.quarantines],
-        "held_because": _held_because,
+        "held_because": held_because,
         "steps": _steps(night.row),
         "announced": announced.astype(object).where(announced.notna(), None).to_dict("records"),
         "history": _history(night),
@@ -134,7 +134,7 @@ def _facts(night: NightRecord) -> list[tuple[str, str]]:
     return facts + [(f"Benchmark, {layout.SUITES.get(n, n)}", of[n]) for n in suites.in_order(of)]
 
 
-def _troubles(night: NightRecord) -> list[str]:
+def troubles_of(night: NightRecord) -> list[str]:
     """Problems of the night as a whole, beyond single models."""
     steps = [f"{step}: {reason}" for step, reason in nights.failed_steps(night.row).items()]
     ended = _ENDED.get(str(night.row["status"]))
@@ -157,7 +157,7 @@ def _why(m: ModelNight) -> str:
     return words.why(m) or judged_before or next(iter(needed), "")
 
 
-def _held_because(m: ModelNight) -> str:
+def held_because(m: ModelNight) -> str:
     if m.quarantines:
         return "the gate: " + "; ".join(words.moved(r) for r in m.breaches if r["quarantines"])
     return words.why(m) or "no reason was kept"
