@@ -196,7 +196,8 @@ def differences(before: pd.DataFrame, after: pd.DataFrame) -> list[str]:
 
 def _by_key(frame: pd.DataFrame) -> pd.DataFrame:
     x = frame["x"].map(lambda number: "" if np.isnan(number) else f"{number:.9g}")
-    key = frame.assign(x=x)[KEY].agg("|".join, axis=1)
+    first, *others = (x if name == "x" else frame[name] for name in KEY)
+    key = first.astype("str").str.cat(others, sep="|")
     if key.duplicated().any():
         raise ValueError(f"two numbers with one key: {key[key.duplicated()].iloc[0]}")
     return frame.set_index(key)
@@ -209,18 +210,12 @@ def _by_key(frame: pd.DataFrame) -> pd.DataFrame:
 def build_counts(clusters: int, mcq: int, regression: int, folder: Path) -> dict[str, Any]:
     """Questions by pillar, indicator, level and letter, and digests of items and prompts, of a
     benchmark without pictures that is built from the synthetic sample."""
-    from typer.testing import CliRunner
-
-    from sdgbias.cli import app
+    from sdgbias.benchmark.build import Draw, build
+    from sdgbias.raw.synthetic import write_sample
 
     raw, out = folder / "raw", folder / "benchmark"
-    sample = ["sample", "--out", str(raw), "--clusters", str(clusters), "--no-images"]
-    build = ["build", "--raw", str(raw), "--out", str(out), "--no-images"]
-    build += ["--mcq", str(mcq), "--regression", str(regression)]
-    for command in (sample, build):
-        result = CliRunner().invoke(app, command)
-        if result.exit_code:
-            raise SystemExit(f"sdgbias {' '.join(command)}: {result.output}{result.exception!r}")
+    write_sample(raw, clusters, 0, images=False)
+    build(raw, raw / "indicators", out, Draw(mcq=mcq, regression=regression))
     counts: dict[str, Any] = {"clusters": clusters, "mcq": mcq, "regression": regression}
     for table, columns in (
         ("items_mcq", ["pillar", "indicator", "level", "answer", "split"]),

@@ -66,8 +66,8 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def everything(path: Path) -> dict[str, Table]:
-    return paper_tables.everything(path, FACET)
+def build(path: Path, item: str) -> Table:
+    return paper_tables.build(path, item, FACET)
 
 
 def stored(
@@ -88,7 +88,7 @@ def test_table_2_holds_the_stores_numbers_beside_the_papers(
     full: Path, attribute: str, test: str, task: str, reading: str, method: str
 ) -> None:
     """Printed numbers stand beside the paper's own reading alone."""
-    t, (one, other) = everything(full)[attribute], PAIRS[attribute]
+    t, (one, other) = build(full, attribute), PAIRS[attribute]
     for column, pillar, metric in (
         (one, f"{attribute}={one}", "recall"),
         (f"{one} - {other}", f"{attribute}:{one}-{other}", "disparity"),
@@ -121,7 +121,7 @@ NUMBERS = [
 def test_tables_hold_the_stores_numbers(
     full: Path, item: str, column: str, labels: tuple[str, ...], where: tuple[str, ...]
 ) -> None:
-    c = cell(everything(full)[item], column, LLAVA, *labels)
+    c = cell(build(full, item), column, LLAVA, *labels)
     pillar, metric, indicator, method = where
     s = stored(full, labels[0], pillar, metric, indicator, method=method)
     assert (c.value, c.n, c.low) == pytest.approx((s["value"], s["n"], s["ci_low"]), nan_ok=True)
@@ -129,37 +129,37 @@ def test_tables_hold_the_stores_numbers(
 
 def test_a_model_that_was_not_run_has_the_papers_numbers_alone(full: Path, empty: Path) -> None:
     for path in (full, empty):
-        t = everything(path)["skin"]
+        t = build(path, "skin")
         c = cell(t, "dark", "GPT-4o (not run)", "p2 or p3", "paper")
         assert (c.value, c.status, c.paper.text) == (None, NOT_RUN, "0.7692")  # type: ignore[union-attr]
         assert cell(t, "macro", "GPT-4o (not run)", "p1", "paper") == Cell()
-    rows = everything(empty)["gender"].rows
+    rows = build(empty, "gender").rows
     assert len(rows) == 10 + 8, "CLIP and ViT have no single-choice line, as in the paper"
     assert {r.cells[0].status for r in rows} == {NOT_RUN}
     labels = [("GPT-4o (not run)", test, "paper") for test in ("p1", "p2 or p3")]
     assert [r.labels for r in rows[2:4]] == labels
-    clip = [r.labels for r in everything(full)["gender"].rows if r.labels[0] == "CLIP (measured)"]
+    clip = [r.labels for r in build(full, "gender").rows if r.labels[0] == "CLIP (measured)"]
     assert clip == [("CLIP (measured)", "p1", reading) for reading in ("ours", "paper")]
 
 
 def test_groups_that_are_too_small_have_no_value_but_their_n(full: Path) -> None:
     old = stored(full, "p1", "age:young-old", "disparity", "nurse")
     assert old["n"] == 0 and np.isnan(old["value"])
-    c = cell(everything(full)["classes-age"], "nurse", LLAVA, "p1", "ours")
+    c = cell(build(full, "classes-age"), "nurse", LLAVA, "p1", "ours")
     few = "not in store: a group of fewer than 20 pictures has no value"
     assert (c.value, c.n, c.status) == (None, 0, few)
-    c = cell(everything(full)["classes-age"], "nurse", LLAVA, "p1", "paper")
+    c = cell(build(full, "classes-age"), "nurse", LLAVA, "p1", "paper")
     young = stored(full, "p1", "age=young", "recall", "nurse", method="full:paper")
     assert c.value == young["value"] > 0, "in the paper's reading an empty group has recall 0"
     where = {"task": "direct", "pillar": "age:young-old", "indicator": "nurse"}
     printed = paper.find("fairness/classes", model="llava-1.5-7b", **where)
     assert not c.has_interval and c.paper == printed
-    text = formats.text([everything(full)["classes-age"]], [])
+    text = formats.text([build(full, "classes-age")], [])
     assert "[1] not in store: a group of fewer than 20" in text
 
 
 def test_debiasing_shows_the_study_or_says_that_there_is_none(full: Path, tmp_path: Path) -> None:
-    unanalysed = everything(full)["debiasing"]
+    unanalysed = build(full, "debiasing")
     assert {c.status for r in unanalysed.rows for c in r.cells} == {NOT_ANALYSED}
     assert f"[1] {NOT_ANALYSED}" in formats.text([unanalysed], []), "labels may be empty"
     path = Path(shutil.copy(full, tmp_path / "r.duckdb"))
@@ -173,7 +173,7 @@ def test_debiasing_shows_the_study_or_says_that_there_is_none(full: Path, tmp_pa
     ]
     store.replace(path, "planted-people-people", {"numbers": table(made)}, kept_study=HEADLINE)
 
-    t = everything(path)["debiasing"]
+    t = build(path, "debiasing")
 
     methods = [r.labels[2] for r in t.rows if r.labels[0] == PLANTED]
     assert methods == ["full_argmax", "bc", "cade@recall"]
@@ -186,14 +186,14 @@ def test_debiasing_shows_the_study_or_says_that_there_is_none(full: Path, tmp_pa
 
 def test_data_and_prompts(full: Path, empty: Path) -> None:
     asked = items().drop_duplicates("person_id")
-    t, synthetic = everything(full)["data"], "synthetic bbbbbbbb"
+    t, synthetic = build(full, "data"), "synthetic bbbbbbbb"
     c = cell(t, "people", synthetic, "skin=dark")
     assert (c.value, c.status, c.paper) == (int((asked["skin"] == "dark").sum()), "synthetic", None)
     assert cell(t, "people", synthetic, "all").value == PEOPLE
     for path in (full, empty):
-        c = cell(everything(path)["data"], "people", "facet", "gender=male")
+        c = cell(build(path, "data"), "people", "facet", "gender=male")
         assert c.status == NOT_RUN and c.paper.value == 14_110  # type: ignore[union-attr]
-    texts = {r.labels[0]: r.cells[0] for r in everything(empty)["prompts"].rows}
+    texts = {r.labels[0]: r.cells[0] for r in build(empty, "prompts").rows}
     for test in ("p1", "p2"):
         assert texts[test].value == texts[test].paper.text  # type: ignore[union-attr]
     assert str(texts["p3"].value) == texts["p3"].paper.text.replace("] ?", "]?")  # type: ignore[union-attr]
@@ -203,7 +203,7 @@ def test_a_planted_run_never_stands_for_a_model_of_the_paper(tmp_path: Path) -> 
     asked = items().query("prompt == 'p1'")
     rows = facet.metric_rows(asked, answered(asked, 0), draws=20)
     store.publish(tmp_path / "r.duckdb", record("gpt-4o", provenance="planted"), {"numbers": rows})
-    t = everything(tmp_path / "r.duckdb")["gender"]
+    t = build(tmp_path / "r.duckdb", "gender")
     assert cell(t, "male", "GPT-4o (not run)", "p1", "paper").status == NOT_RUN
     own = cell(t, "male", "gpt-4o (planted)", "p1", "ours")
     assert own.status == "planted" and own.paper is None

@@ -62,12 +62,21 @@ def studied() -> pd.DataFrame:
 
 
 @cache
+def _loaded(path: Path, suite: str) -> results.PaperResults:
+    return results.load(path, suite=suite)
+
+
+@cache
+def build(path: Path, item: str, suite: str = SDG) -> Table:
+    """One table of the results, which nobody may change any more."""
+    with store.held_open(path):
+        [found] = [t for t in tables.build(_loaded(path, suite), [item]) if t.item == item]
+    return found
+
+
 def everything(path: Path, suite: str = SDG) -> dict[str, Table]:
-    return {t.item: t for t in tables.build(results.load(path, suite=suite), ["all"])}
-
-
-def build(path: Path, item: str) -> Table:
-    return everything(path)[item]
+    with store.held_open(path):
+        return {item: build(path, item, suite) for item in tables.items(suite)}
 
 
 def cell(t: Table, column: str, *labels: str) -> Cell:

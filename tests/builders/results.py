@@ -114,37 +114,46 @@ def logits(
     return {"q_only": q, "ctx_q": q + ctx, "img_q": q + img, "full": q + ctx + 0.7 * img}
 
 
-def _cells(frame: pd.DataFrame, test: str, method: str) -> Iterator[dict[str, object]]:
-    for pillar in ("all", *PILLARS):
-        part = frame if pillar == "all" else frame[frame["pillar"] == pillar]
-        place, best = (
-            part["cluster_id"].to_numpy(dtype=str),
-            np.where(part["polarity"] == "higher", "C", "A"),
-        )
-        worst = np.where(best == "C", "A", "C")
-        if method == "q_only":  # one prompt a question, however many places share it
-            place = part["question"].to_numpy(dtype=str)
-        found = {
-            "accuracy": stats.share(part["correct"], place),
-            "share_optimistic": stats.share(part["pred"] == best, place),
-            "share_conservative": stats.share(part["pred"] == "B", place),
-            "share_pessimistic": stats.share(part["pred"] == worst, place),
-            "candidate_mass": stats.mean(np.full(len(part), 0.97), place, "fraction"),
-            "off_candidate_rate": stats.share(np.arange(len(part)) == 0, place),
-        }
-        if method == "cade":
-            now, before = part["correct"].to_numpy(float), part["before"].to_numpy(float)
-            found |= {
-                "accuracy_gain": stats.mean(now - before, place),
-                "changed_rate": stats.share(part["pred"] != part["pred_full"], place),
-                "fixed_rate": stats.share(now > before, place),
-                "broken_rate": stats.share(now < before, place),
-                "kept_rate": stats.share(part["kept"], place),
-            }
-        for metric, e in found.items():
-            cell = {"task": "mcq", "test": test, "method": method, "pillar": pillar}
-            note = "too few prompts" if e.too_few else ""
-            yield {**cell, **_number("all", metric, e), "clusters": e.clusters, "note": note}
+def _cells(frame: pd.DataFrame) -> Iterator[dict[str, object]]:
+    """The numbers of each method on each test and on all, of each pillar and of all."""
+    best = np.where(frame["polarity"] == "higher", "C", "A")
+    pred, now, before = frame["pred"], frame["correct"], frame["before"]
+    values = {
+        "accuracy": now,
+        "share_optimistic": pred == best,
+        "share_conservative": pred == "B",
+        "share_pessimistic": pred == np.where(best == "C", "A", "C"),
+        "candidate_mass": np.full(len(frame), 0.97),
+        "off_candidate_rate": np.zeros(len(frame)),
+        "accuracy_gain": now.astype(float) - before.astype(float),
+        "changed_rate": pred != frame["pred_full"],
+        "fixed_rate": now & ~before,
+        "broken_rate": before & ~now,
+        "kept_rate": frame["kept"],
+    }
+    kinds: dict[str, stats.Kind] = {"candidate_mass": "fraction", "accuracy_gain": "mean"}
+    of_cade = list(values)[6:]
+    elsewhere = frame["method"] != "cade"
+    # one prompt a question, however many places share it
+    place = np.where(frame["method"] == "q_only", frame["question"], frame["cluster_id"])
+    for pooled in ({}, {"test": "all"}, {"pillar": "all"}, {"test": "all", "pillar": "all"}):
+        grouped = frame.assign(task="mcq", **pooled).groupby(["task", "test", "method", "pillar"])
+        cells = [dict(zip(grouped.keys, key, strict=True)) for key in grouped.groups]
+        values["off_candidate_rate"] = grouped.cumcount() == 0
+        columns = [
+            stats.ValueColumn(
+                metric,
+                np.where(elsewhere, np.nan, x) if metric in of_cade else x,
+                kinds.get(metric, "share"),
+            )
+            for metric, x in values.items()
+        ]
+        by = grouped.ngroup().to_numpy()
+        for column in stats.measure(columns, by, len(cells), [stats.codes(place.astype(str))[0]]):
+            for i in np.flatnonzero(column.n):
+                e = column.estimate(int(i))
+                more = {"clusters": e.clusters, "note": "too few prompts" if e.too_few else ""}
+                yield cells[i] | _number("all", column.metric, e) | more
 
 
 def _number(indicator: str, metric: str, e: stats.Estimate) -> dict[str, object]:
@@ -183,11 +192,7 @@ def answered(model: str, table: pd.DataFrame, rng: np.random.Generator) -> dict[
                 )
             )
     frame = pd.concat(predictions, ignore_index=True)
-    for (test, method), part in [
-        *frame[frame["split"] == "test"].groupby(["test", "method"]),
-        *((("all", m), p) for m, p in frame[frame["split"] == "test"].groupby("method")),
-    ]:
-        metrics += _cells(part, test, method)
+    metrics += _cells(frame[frame["split"] == "test"])
     for test in ("T2", "T5", "all"):
         for method in (*VIEWS, "cade"):
             off = rng.normal(12 if method == "cade" else 15, 4, len(regression))

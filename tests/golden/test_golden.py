@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from scripts import golden
+from sdgbias.benchmark.quality import run_gate
 
 #: Runs of all suites, of which no study compares one with those of the slow tier.
 QUICK = {"varied-places", "varied-people", "own-tiny-llava"}
@@ -35,6 +36,8 @@ def test_the_sample_gives_the_golden_questions(size: str, tmp_path: Path) -> Non
     counts = json.loads((golden.FOLDER / "full_size.json").read_text("utf-8"))[size]
 
     assert golden.build_counts(*golden.SIZES[size], tmp_path) == counts
+    if size == "full size":
+        run_gate(tmp_path / "benchmark")  # raises where a rule is broken
 
 
 def test_the_files_are_small() -> None:
