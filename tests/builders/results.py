@@ -28,7 +28,9 @@ MODELS = {
     "fake-optimist": (2.0, 0.3),
     "fake-pessimist": (-1.5, 1.2),
 }  # prior towards the best option, weight of the image
+TESTS = ("T1", "T2", "T3", "T4", "T5")
 VIEWS = ("q_only", "ctx_q", "img_q", "full")
+METHODS = (*VIEWS, "cade")
 PARAMS = CadeParams(alpha=0.8, lambda_kl=0.5, beta=0.9, tau=0.85)
 BENCHMARK = "0123456789abcdef"
 INDICATORS = ("stunting", "electricity-access", "shdi")
@@ -161,50 +163,65 @@ def _number(indicator: str, metric: str, e: stats.Estimate) -> dict[str, object]
     return {"indicator": indicator, "metric": metric, **interval}
 
 
+def _repeated(rows: pd.DataFrame, of: str, names: Sequence[str]) -> pd.DataFrame:
+    """The rows once for each test and each of ``names``, which are in column ``of``."""
+    n = len(rows)
+    return pd.concat([rows] * (len(TESTS) * len(names)), ignore_index=True).assign(
+        test=np.repeat(TESTS, len(names) * n), **{of: np.tile(np.repeat(names, n), len(TESTS))}
+    )
+
+
+def _estimates(regression: pd.DataFrame, rng: np.random.Generator) -> Iterator[dict[str, object]]:
+    """The numbers of each method on the tests of regression questions and on all."""
+    cells = [(test, method) for test in ("T2", "T5", "all") for method in METHODS]
+    n = len(regression)
+    off = [rng.normal(12 if method == "cade" else 15, 4, n) for _, method in cells]
+    amount = np.abs(off).ravel()
+    columns = [
+        stats.ValueColumn("mae", amount, "amount"),
+        stats.ValueColumn("interval_accuracy", amount <= 12),
+        stats.ValueColumn("unparsed_rate", np.ravel(off) > 24),
+    ]
+    place = np.tile(stats.codes(regression["cluster_id"].to_numpy(dtype=str))[0], len(cells))
+    by = np.repeat(np.arange(len(cells)), n)
+    for column in stats.measure(columns, by, len(cells), [place]):
+        for i in np.flatnonzero(column.n):
+            test, method = cells[i]
+            for pillar, indicator in (("all", "all"), (PILLARS[0], "under5_mort")):
+                cell = {"task": "regression", "test": test, "method": method, "pillar": pillar}
+                yield cell | _number(indicator, column.metric, column.estimate(int(i)))
+
+
 def answered(model: str, table: pd.DataFrame, rng: np.random.Generator) -> dict[str, pd.DataFrame]:
     """The tables of a run of one of `MODELS` on these items."""
     prior, sight = MODELS[model]
     mcq = table[table["task"] == "mcq"].reset_index(drop=True)
-    regression = table[table["task"] == "regression"]
-    scores, predictions, metrics = [], [], []
     letters = np.array(list("ABC"))
-    for test in ("T1", "T2", "T3", "T4", "T5"):
+    logits_of: list[np.ndarray] = []
+    answers: list[dict[str, np.ndarray]] = []
+    for test in TESTS:
         views = logits(mcq, prior, sight, test, rng)
         s = cade.streams(*(views[v] for v in ("full", "ctx_q", "img_q", "q_only")))
         d = cade.decide(s, PARAMS)
-        choices = {v: z.argmax(axis=1) for v, z in views.items()} | {"cade": d.choice}
-        for v, z in views.items():
-            of_view = mcq[["task", "item_id"]].assign(test=test, view=v, logits=list(z), **TOKENS)
-            scores.append(of_view)
-        for method, choice in choices.items():
-            pred = letters[choice]
-            predictions.append(
-                mcq[KEPT].assign(
-                    test=test,
-                    method=method,
-                    pred=pred,
-                    correct=pred == mcq["gold"],
-                    confidence=s.confidence,
-                    kl=s.divergence,
-                    kept=d.kept if method == "cade" else True,
-                    before=letters[choices["full"]] == mcq["gold"],
-                    pred_full=letters[choices["full"]],
-                )
-            )
-    frame = pd.concat(predictions, ignore_index=True)
-    metrics += _cells(frame[frame["split"] == "test"])
-    for test in ("T2", "T5", "all"):
-        for method in (*VIEWS, "cade"):
-            off = rng.normal(12 if method == "cade" else 15, 4, len(regression))
-            place = regression["cluster_id"].to_numpy(dtype=str)
-            found = {
-                "mae": stats.amount(np.abs(off), place),
-                "interval_accuracy": stats.share(np.abs(off) <= 12, place),
-                "unparsed_rate": stats.share(off > 24, place),
-            }
-            for pillar, indicator in (("all", "all"), (PILLARS[0], "under5_mort")):
-                cell = {"task": "regression", "test": test, "method": method, "pillar": pillar}
-                metrics += [{**cell, **_number(indicator, m, e)} for m, e in found.items() if e.n]
+        pred = {v: letters[z.argmax(axis=1)] for v, z in views.items()} | {
+            "cade": letters[d.choice]
+        }
+        for view in VIEWS:
+            logits_of.extend(views[view])
+        for method in METHODS:
+            of_all = {"confidence": s.confidence, "kl": s.divergence, "pred_full": pred["full"]}
+            kept = d.kept if method == "cade" else np.ones(len(mcq), dtype=bool)
+            answers.append({"pred": pred[method], **of_all, "kept": kept})
+    scores = _repeated(mcq[["task", "item_id"]], "view", VIEWS).assign(logits=logits_of, **TOKENS)
+    frame = _repeated(mcq[[*KEPT, "gold"]], "method", METHODS).assign(
+        **{name: np.concatenate([each[name] for each in answers]) for name in answers[0]}
+    )
+    frame["correct"] = frame["pred"] == frame["gold"]
+    frame["before"] = frame["pred_full"] == frame["gold"]
+    metrics = [
+        *_cells(frame[frame["split"] == "test"]),
+        *_estimates(table[table["task"] == "regression"], rng),
+    ]
     chosen = {**asdict(PARAMS), "mode": "", "objective": "accuracy", "val_value": 0.6}
     chosen |= {"n_val": 12, "n_draws": 500, "seed": 0}
     params = [
@@ -217,7 +234,7 @@ def answered(model: str, table: pd.DataFrame, rng: np.random.Generator) -> dict[
     failed = ("abc", "NonFiniteLogits", "a candidate logit is NaN or infinite")
     failures = [failed] if model == "fake-pessimist" else []
     return {
-        "scores": pd.concat(scores, ignore_index=True),
+        "scores": scores,
         "predictions": frame[keep],
         "numbers": numbers_of(metrics),
         "cade_params": pd.DataFrame(params),

@@ -85,3 +85,14 @@ def child(code: str, **options: object) -> subprocess.Popen[str]:
         text=True,
         **options,
     )  # type: ignore[call-overload]
+
+
+def holding(path: Path) -> subprocess.Popen[str]:
+    """A second process that has a DuckDB file open until its standard input is closed."""
+    code = f"import duckdb, sys; c = duckdb.connect({str(path)!r}); print('held', flush=True)"
+    pipe = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    holder = subprocess.Popen(
+        [sys.executable, "-c", f"{code}; sys.stdin.read()"], text=True, **pipe
+    )  # type: ignore[call-overload]
+    assert holder.stdout.readline() == "held\n"
+    return holder

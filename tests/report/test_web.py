@@ -5,10 +5,6 @@ from __future__ import annotations
 
 import io
 import re
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +27,7 @@ from tests.builders.night_stubs import entry
 from tests.builders.nights import BROKEN, publish_persons
 from tests.builders.nights import name as night_name
 from tests.builders.results import altered, copied
+from tests.builders.store_rows import holding
 from tests.builders.web_pages import BEFORE, RUN, client_of, text
 
 PAGES = (
@@ -50,18 +47,6 @@ PAGES = (
     f"/compare?a={BEFORE}&b={RUN}",
     f"/compare?a={RUN}&b=fake-pessimist-1",
 )
-
-
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Another process holds the file, as DuckDB says it."""
-    hold = f"import duckdb, sys; c = duckdb.connect({str(path)!r}); print('held', flush=True)"
-    pipe = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    code = [sys.executable, "-c", f"{hold}; sys.stdin.read()"]
-    with subprocess.Popen(code, text=True, **pipe) as holder:  # type: ignore[call-overload]
-        assert holder.stdout.readline() == "held\n"
-        yield
-        holder.stdin.close()
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -211,12 +196,13 @@ def test_no_text_of_a_visitor_becomes_sql_or_markup(client: TestClient, nasty: s
 def test_while_the_file_is_written_a_page_asks_again(served: Path, tmp_path: Path) -> None:
     path = copied(served, tmp_path / "r.duckdb")
     held = client_of(path, wait=0.1)
-    with writing(path):
+    with holding(path) as writer:  # another process
         answer = held.get("/runs")
         assert answer.status_code == 503 and answer.headers["retry-after"] == "5"
         assert 'data-retry="5"' in answer.text and "being written" in text(answer.text)
         assert "Traceback" not in answer.text and str(tmp_path) not in answer.text
         assert held.get("/health").json()["results"] == "busy"
+        writer.stdin.close()  # type: ignore[union-attr]
     assert held.get("/runs").status_code == 200
 
 

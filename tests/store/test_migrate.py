@@ -22,6 +22,13 @@ def earlier(tmp_path: Path) -> Path:
     return unpacked_earlier(tmp_path)
 
 
+@pytest.fixture(scope="module")
+def studied(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, pd.DataFrame]]:
+    """A file of schema 19 and the rows that it had then; nobody may change it."""
+    path = unpacked_earlier(tmp_path_factory.mktemp("studied"), 19)
+    return path, {name: raw(path, f"FROM {name}") for name in ("metric_rows", "study_rows")}
+
+
 def raw(path: Path, sql: str) -> pd.DataFrame:
     with duckdb.connect(str(path), read_only=True) as con:
         return con.execute(sql).df()
@@ -40,12 +47,13 @@ def test_the_public_view_shows_the_same_numbers(earlier: Path) -> None:
     assert store.query(earlier, "FROM numbers WHERE study = 'settings'").empty
 
 
-def test_every_row_of_the_schema_before_is_a_number_of_today(tmp_path: Path) -> None:
+def test_every_row_of_the_schema_before_is_a_number_of_today(
+    studied: tuple[Path, dict[str, pd.DataFrame]],
+) -> None:
     """Its runs are golden ones, so every number is among those that are computed today, but for the
     share of answers without a letter, which `unparsed_rate` counts, and for what is computed no
     more."""
-    path, key = unpacked_earlier(tmp_path, 19), ["run_id", *KEY]
-    rows = {table: raw(path, f"FROM {table}") for table in ("metric_rows", "study_rows")}
+    (path, rows), key = studied, ["run_id", *KEY]
 
     after = store.query(path, "FROM numbers")
 
@@ -78,14 +86,17 @@ JOINED = {
 }
 
 
-def test_joined_names_become_columns_and_a_p_its_two(tmp_path: Path) -> None:
-    path = unpacked_earlier(tmp_path, 19)
-    before = raw(path, "SELECT min(p) AS p FROM study_rows WHERE study = 'paired'")["p"][0]
+def test_joined_names_become_columns_and_a_p_its_two(
+    studied: tuple[Path, dict[str, pd.DataFrame]],
+) -> None:
+    path, then = studied
+    before = then["study_rows"].query("study == 'paired'")["p"].min()
 
-    for where, expected in JOINED.items():
-        rows = store.query(path, f"FROM numbers WHERE {where}").astype(object)
-        rows = rows.where(rows.notna(), None)[list(expected)].to_dict("records")
-        assert expected in rows, where
+    with store.held_open(path):
+        for where, expected in JOINED.items():
+            rows = store.query(path, f"FROM numbers WHERE {where}").astype(object)
+            rows = rows.where(rows.notna(), None)[list(expected)].to_dict("records")
+            assert expected in rows, where
 
     rows = store.query(path, "FROM numbers WHERE study = 'paired'")
     corrected = rows[rows["p_adjusted"].notna()]
@@ -154,15 +165,33 @@ store.query({str(earlier)!r}, "FROM runs")
     assert len(store.query(earlier, "FROM runs")) == 6
 
 
-def test_a_number_that_is_not_there_says_why(earlier: Path) -> None:
-    silenced = """UPDATE metric_rows SET note = 'no answer understood', "value" = NULL
-        WHERE run_id = 'tiny-qwen' AND test = 'p1' AND metric = 'disparity'"""
-    zero = """UPDATE metric_rows SET "value" = 0 WHERE run_id = 'tiny-qwen' AND test = 'p1'
-        AND method = 'full' AND metric = 'recall'"""
-    with duckdb.connect(str(earlier)) as con:  # a model that wasn't understood, as it was stored
-        con.execute(f"{silenced}; {zero}")
+#: What the rows of an earlier file are before it is opened: a model of people that wasn't
+#: understood, as it was stored; an endpoint that gave text alone; two nights.
+CHANGED = """
+UPDATE metric_rows SET note = 'no answer understood', "value" = NULL
+    WHERE run_id = 'tiny-qwen' AND test = 'p1' AND metric = 'disparity';
+UPDATE metric_rows SET "value" = 0 WHERE run_id = 'tiny-qwen' AND test = 'p1'
+    AND method = 'full' AND metric = 'recall';
+UPDATE runs SET config = '{"gives_scores": false}' WHERE suite = 'sdg';
+DELETE FROM metric_rows WHERE method = 'cade';
+INSERT INTO nights (night, status) VALUES ('2026-11-20T0130', 'running'),
+    ('2026-11-21T0130', 'done');
+INSERT INTO night_models (night, model, suite, outcome, attempts)
+    VALUES ('2026-11-21T0130', 'm', 'sdg', 'published', 2);
+"""
 
-    rows = store.query(earlier, "FROM numbers WHERE study = 'headline' AND method = 'full'")
+
+@pytest.fixture(scope="module")
+def changed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = unpacked_earlier(tmp_path_factory.mktemp("changed"))
+    with duckdb.connect(str(path)) as con:
+        con.execute(CHANGED)
+    night_files.write(path, "nights", {"night": "2026-11-20T0130", "status": "done"})
+    return path
+
+
+def test_a_number_that_is_not_there_says_why(changed: Path) -> None:
+    rows = store.query(changed, "FROM numbers WHERE study = 'headline' AND method = 'full'")
 
     empty = rows["value"].isna()
     assert (rows.loc[empty, "missing_reason"].notna()).all()
@@ -173,36 +202,18 @@ def test_a_number_that_is_not_there_says_why(earlier: Path) -> None:
     assert set(rows.loc[empty, "missing_reason"]) >= {"fewer than 20"}
 
 
-def test_what_the_model_of_an_earlier_run_could_not_have_says_why(earlier: Path) -> None:
-    with duckdb.connect(str(earlier)) as con:  # an endpoint that gave text alone
-        con.execute("""UPDATE runs SET config = '{"gives_scores": false}' WHERE suite = 'sdg'""")
-        con.execute("DELETE FROM metric_rows WHERE method = 'cade'")
-
+def test_what_the_model_of_an_earlier_run_could_not_have_says_why(changed: Path) -> None:
     sql = "FROM numbers WHERE study = 'headline' AND method = 'cade' AND metric = 'accuracy_gain'"
-    rows = store.query(earlier, sql)
+    rows = store.query(changed, sql)
 
     assert set(rows["missing_reason"]) == {"needs log-probabilities"}
     assert set(rows["test"]) >= {"T1", "all"} and rows["value"].isna().all()
 
 
-def test_rows_of_nights_become_files(earlier: Path) -> None:
-    with duckdb.connect(str(earlier)) as con:
-        con.execute("INSERT INTO nights (night, status) VALUES ('2026-11-21T0130', 'done')")
-        con.execute(
-            "INSERT INTO night_models (night, model, suite, outcome, attempts) VALUES"
-            " ('2026-11-21T0130', 'm', 'sdg', 'published', 2)"
-        )
+def test_rows_of_nights_become_files_but_where_a_newer_file_is(changed: Path) -> None:
+    sql = "SELECT n.status, o.attempts FROM nights n LEFT JOIN night_outcomes o USING (night)"
 
-    sql = "SELECT n.status, o.attempts FROM nights n JOIN night_outcomes o USING (night)"
+    rows = store.query(changed, f"{sql} ORDER BY night").astype(object)
 
-    assert store.query(earlier, sql).values.tolist() == [["done", 2]]
-    assert (earlier.parent / "nights" / "2026-11-21T0130" / "outcomes" / "m-sdg.json").is_file()
-
-
-def test_a_file_of_a_night_is_newer_than_its_row(earlier: Path) -> None:
-    night = {"night": "2026-11-21T0130"}
-    with duckdb.connect(str(earlier)) as con:
-        con.execute("INSERT INTO nights (night, status) VALUES ('2026-11-21T0130', 'running')")
-    night_files.write(earlier, "nights", night | {"status": "done"})
-
-    assert store.query(earlier, "SELECT status FROM nights")["status"].tolist() == ["done"]
+    assert rows.where(rows.notna(), None).values.tolist() == [["done", None], ["done", 2]]
+    assert (changed.parent / "nights" / "2026-11-21T0130" / "outcomes" / "m-sdg.json").is_file()

@@ -21,7 +21,7 @@ from sdgbias import store
 from sdgbias.errors import StoreError
 from sdgbias.store import database, migrate
 from tests.builders.refusals import Refusal
-from tests.builders.store_rows import child, contents, run, tables
+from tests.builders.store_rows import child, contents, holding, run, tables
 
 PUBLIC = "run_id model suite task test method pillar indicator metric value n ci_low ci_high"
 
@@ -160,11 +160,8 @@ def test_an_empty_file_is_a_new_one(path: Path, content: bytes | None) -> None:
 
 def test_another_process_holds_the_file(path: Path) -> None:
     store.publish(path, run(), tables())
-    hold = child(
-        f"c = duckdb.connect({str(path)!r}); print('held', flush=True); sys.stdin.read()",
-        stdin=subprocess.PIPE,
-    )
-    assert hold.stdin and hold.stdout and hold.stdout.readline() == "held\n"
+    hold = holding(path)
+    assert hold.stdin
     with pytest.raises(StoreError) as error, store.connect(path, read_only=True, wait=0.1):
         pass
     said = str(error.value)
@@ -183,8 +180,9 @@ def test_threads_take_turns(path: Path) -> None:
     assert store.run_ids(path) == names and len(store.query(path, "FROM items")) == 3
 
 
-#: Publishes in a fork for each instant: killed before its first statement, its second, and so on,
-#: and once more when the last one, COMMIT, has returned. Prints how many statements there were.
+#: Publishes in a fork into each file that is named, killed before its first statement, its second,
+#: and so on, or when the last one, COMMIT, has returned (-1). Prints the exit code, or of a publish
+#: that ends (0) how many statements there were.
 KILLED = """
 import contextlib
 connect = store.connect
@@ -203,31 +201,38 @@ def watched(*a, **k):
     with connect(*a, **k) as con: yield Watched(con)
 store.connect = watched
 for line in sys.stdin:
-    instant = int(line)
+    instant, path = int(line.split()[0]), line.split()[1]
     if not (fork := os.fork()):
-        store.publish(PATH, run(), tables(0.9, items=50))
-        print(Watched.statements, flush=True)
-        os._exit(0)
+        store.publish(path, run(), tables(0.9, items=50))
+        os._exit(Watched.statements)
     print(os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1]), flush=True)
 """
 
 
-def test_killed_at_any_statement_a_publish_leaves_the_old_state_or_the_new(path: Path) -> None:
+@pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.slow)])
+def test_killed_at_any_statement_a_publish_leaves_the_old_state_or_the_new(
+    path: Path, every: int
+) -> None:
     store.publish(path, run(), tables(0.5))
     old = contents(path)
     whole = path.parents[1] / "copy" / path.name
     shutil.copytree(path.parent, whole.parent)
-    counting = child(KILLED.replace("PATH", repr(str(whole))), stdin=subprocess.PIPE)
-    statements, _ = counting.communicate("0\n")[0].split()
-    dying = child(KILLED.replace("PATH", repr(str(path))), stdin=subprocess.PIPE)
-    assert int(statements) >= 15 and dying.stdin and dying.stdout
-    for instant in range(1, int(statements) + 1):
-        dying.stdin.write(f"{instant}\n")
+    dying = child(KILLED, stdin=subprocess.PIPE)
+
+    def publish(instant: int, into: Path) -> int:
+        assert dying.stdin and dying.stdout
+        dying.stdin.write(f"{instant} {into}\n")
         dying.stdin.flush()
-        assert int(dying.stdout.readline()) == -signal.SIGKILL
+        return int(dying.stdout.readline())
+
+    statements = publish(0, whole)
+    assert statements >= 15
+    for instant in sorted({*range(1, statements, every), statements}):
+        assert publish(instant, path) == -signal.SIGKILL
         assert contents(path) == old, f"killed before statement {instant}"
-    assert dying.communicate("-1\n")[0].split() == [str(-signal.SIGKILL)]
+    assert publish(-1, path) == -signal.SIGKILL
     assert contents(path) == contents(whole) != old, "killed after COMMIT"
+    dying.communicate()
 
 
 def test_disk_full(path: Path) -> None:
@@ -249,28 +254,29 @@ except store.StoreError as error:
     assert contents(path) == before
 
 
-@pytest.mark.parametrize("there", [False, True], ids=["new file", "old file"])
-def test_read_only_folder(there: bool) -> None:
+def test_read_only_folder() -> None:
     """As an ordinary user, because root may write anywhere; not below pytest's folder, which every
     start of pytest shuts to others."""
     folder = Path(tempfile.mkdtemp())
-    path = folder / "sdgbias.duckdb"
-    if there:
-        store.publish(path, run(), tables())
-        path.chmod(0o444)
+    old, new = folder / "old.duckdb", folder / "new.duckdb"
+    store.publish(old, run(), tables())
+    old.chmod(0o444)
     folder.chmod(0o555)
     code = f"""
 if os.getuid() == 0: os.setgid(65534); os.setuid(65534)
-try:
-    store.publish({str(path)!r}, run(), tables())
-except store.StoreError as error:
-    print(error)
+for path in {[str(old), str(new)]}:
+    try:
+        store.publish(path, run(), tables())
+    except store.StoreError as error:
+        print(error)
 """
     out, err = child(code).communicate()
     folder.chmod(0o755)
     shutil.rmtree(folder)
-    said = f"can't open {path}: permission denied"
-    assert out.startswith(said) and out.count("\n") == 1, (out, err)
+    lines = out.splitlines()
+    assert len(lines) == 2, (out, err)
+    for line, path in zip(lines, (old, new), strict=True):
+        assert line.startswith(f"can't open {path}: permission denied")
 
 
 def test_sql_reads_only_and_fetches_no_extension(path: Path) -> None:
