@@ -196,8 +196,8 @@ def differences(before: pd.DataFrame, after: pd.DataFrame) -> list[str]:
 
 def _by_key(frame: pd.DataFrame) -> pd.DataFrame:
     x = frame["x"].map(lambda number: "" if np.isnan(number) else f"{number:.9g}")
-    first, *others = (x if name == "x" else frame[name] for name in KEY)
-    key = first.astype("str").str.cat(others, sep="|")
+    first, *others = KEY
+    key = frame[first].str.cat(frame.assign(x=x)[others], sep="|")
     if key.duplicated().any():
         raise ValueError(f"two numbers with one key: {key[key.duplicated()].iloc[0]}")
     return frame.set_index(key)

@@ -22,7 +22,7 @@ from itertools import takewhile
 import typer
 
 from sdgbias import exits, progress
-from sdgbias.cli.application import app
+from sdgbias.cli.application import app, command_tree
 from sdgbias.errors import InfrastructureError, SdgbiasError, StoreError
 
 # Each registers its commands, in the order of the help.
@@ -87,7 +87,7 @@ def main() -> None:
     shown = nullcontext() if words[:1] == ["serve"] else progress.shown(" ".join(words[:2]))
     try:
         with shown:
-            app()
+            command_tree()()
     except SdgbiasError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(error.exit_code)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
+from typer.main import get_group
 
 from sdgbias import __version__
 from sdgbias.cli import project
@@ -24,7 +26,9 @@ class Commands(TyperGroup):
     """A group of commands that says what became of an earlier name."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        earlier = " ".join([*ctx.command_path.split()[1:], *args[:1]])
+        of_program = ctx.find_root().command_path  # several words with `python -m sdgbias.cli`
+        path = ctx.command_path.removeprefix(of_program).split()
+        earlier = " ".join([*path, *args[:1]])
         if earlier in MOVED:
             ctx.fail(f"sdgbias {earlier} has moved; run: {MOVED[earlier]}")
         return super().resolve_command(ctx, args)
@@ -63,6 +67,12 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+
+
+@cache
+def command_tree() -> TyperGroup:
+    """All commands; Typer would make them anew for each call of ``app``."""
+    return get_group(app)
 
 
 def _print_version(wanted: bool) -> None:

@@ -69,7 +69,8 @@ def read_series(folder: Path) -> tuple[pd.DataFrame, list[str]]:
     frame = frame.drop_duplicates(keys)  # parts are in order of preference
     frame = pd.concat([frame, _alignment(frame)], ignore_index=True).drop_duplicates(keys)
     frame = frame.sort_values(keys, kind="stable").reset_index(drop=True)
-    return frame, [name for name in SERIES if name not in set(frame["series"])]
+    present = set(frame["series"].unique())
+    return frame, [name for name in SERIES if name not in present]
 
 
 def read_gdl_regions(folder: Path) -> pd.DataFrame:
@@ -262,7 +263,7 @@ def _tidies(folder: Path) -> Iterator[pd.DataFrame]:
     copies = [path for path in _csvs(folder / "tidy") if path.name != REGION_NAMES_FILE]
     for path in [*copies, *with_series]:
         table = read_text(path, COLUMNS)
-        unknown = sorted(set(table["series"]) - set(SERIES))
+        unknown = sorted(set(table["series"].unique()) - set(SERIES))
         if unknown:
             raise InputError(
                 f"{path}: unknown series {unknown[0]!r}; valid: {', '.join(sorted(SERIES))}"
