@@ -98,7 +98,7 @@ def whole(e: Evidence) -> Evidence:
     return Evidence(*(array[rows] for array in arrays))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(views(), st.floats(0.0, 5.0))
 def test_1_vdd_without_a_cut_is_cade_with_alpha_a_over_1_plus_a(e: Evidence, a: float) -> None:
     e = whole(e)
@@ -110,14 +110,14 @@ def test_1_vdd_without_a_cut_is_cade_with_alpha_a_over_1_plus_a(e: Evidence, a: 
     )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(views())
 def test_2_post_hoc_without_a_floor_is_cade_with_alpha_1(e: Evidence) -> None:
     e = whole(e)
     same(scores("post_hoc", e, floor=0.0), cade_scores(e, CadeParams(1.0, 0.0, 0.0, GATE_OFF)))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(views())
 def test_4_m3id_is_nothing_at_the_first_step_and_next_to_nothing_at_the_second(e: Evidence) -> None:
     first, second = scores("m3id", e, t=0), scores("m3id", e)  # t = 1
@@ -125,7 +125,7 @@ def test_4_m3id_is_nothing_at_the_first_step_and_next_to_nothing_at_the_second(e
     np.testing.assert_allclose(second, scores("vdd", e, a=0.02020134), atol=1e-6)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(views(), st.floats(0.5, 2.0), st.floats(0.0, 1.5), st.floats(0.0, 5.0))
 def test_5_at_t5_cade_is_the_image_over_the_prior(
     e: Evidence, alpha: float, beta: float, strength: float
@@ -148,7 +148,7 @@ def test_5_at_t5_cade_is_the_image_over_the_prior(
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(views(), st.sampled_from(list(METHODS)))
 def test_an_offset_of_one_view_never_changes_scores_and_absent_options_never_win(
     e: Evidence, name: str
@@ -161,7 +161,7 @@ def test_an_offset_of_one_view_never_changes_scores_and_absent_options_never_win
     np.testing.assert_allclose(found, scores(name, moved), atol=1e-8)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(views())
 def test_log_softmax_is_that_of_scipy(e: Evidence) -> None:
     valid = e.present & np.isfinite(e.full)

@@ -67,7 +67,7 @@ def reached(
     return seen
 
 
-@settings(max_examples=60, deadline=None, phases=NO_SHRINKING)
+@settings(max_examples=30, deadline=None, phases=NO_SHRINKING)
 @given(
     seed=st.integers(0, 10**6),
     k=st.sampled_from([2, 3, 5, 10]),
@@ -132,7 +132,7 @@ def test_censored_in_the_image_views_only_by_hand() -> None:
     assert harder.possible[0].tolist() == [True, False, True]
 
 
-@settings(max_examples=40, deadline=None, phases=NO_SHRINKING)
+@settings(max_examples=30, deadline=None, phases=NO_SHRINKING)
 @given(
     seed=st.integers(0, 10**6),
     k=st.sampled_from([2, 3, 10]),

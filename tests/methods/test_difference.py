@@ -23,6 +23,14 @@ def changes(
     return (draw < fixed).astype(float) - ((draw >= fixed) & (draw < fixed + broken))
 
 
+def measured(draws: list[np.ndarray], place: np.ndarray) -> stats.MeansByGroup:
+    """The mean difference of each draw."""
+    by, places = np.repeat(np.arange(len(draws)), len(place)), np.tile(place, len(draws))
+    column = stats.ValueColumn("", np.concatenate(draws), "difference")
+    (found,) = stats.measure([column], by, len(draws), [places])
+    return found
+
+
 @pytest.mark.parametrize("gain", [0.0, 0.02, 0.10])
 @pytest.mark.parametrize(("places", "rows", "alike"), [(17, 4, 0.5), (68, 1, 0.0), (90, 1, 0.0)])
 def test_intervals_of_a_paired_gain_cover_it(
@@ -31,25 +39,23 @@ def test_intervals_of_a_paired_gain_cover_it(
     """Between 93 and 97 % of 1,000 draws, give or take 2.6 standard errors of that count and, for
     17 places, the step between one count of changes and the next."""
     rng = np.random.default_rng([places, rows, round(100 * gain), round(10 * alike)])
-    place, draws = np.repeat(np.arange(places), rows), 1_000
-    covered = 0
-    for _ in range(draws):
-        e = stats.mean(changes(rng, places, rows, 0.10 + gain, 0.10, alike), place, "difference")
-        assert e.low < e.high, "no interval has width zero"
-        covered += e.low <= gain <= e.high
-    slack = 2.6 * (0.95 * 0.05 / draws) ** 0.5
+    draws = [changes(rng, places, rows, 0.10 + gain, 0.10, alike) for _ in range(1_000)]
+    each = measured(draws, np.repeat(np.arange(places), rows))
+    assert (each.low < each.high).all(), "no interval has width zero"
+    slack = 2.6 * (0.95 * 0.05 / 1_000) ** 0.5
     ceiling = 0.97 if places > 20 else 0.98
-    assert 0.93 - slack <= covered / draws <= ceiling + slack
+    covered = ((each.low <= gain) & (gain <= each.high)).mean()
+    assert 0.93 - slack <= covered <= ceiling + slack
 
 
 @pytest.mark.parametrize("places", [17, 68, 90])
 def test_a_gain_without_any_loss_is_covered_however_rare(places: int) -> None:
     """Two questions of a hundred are fixed, none is broken: most draws show no change at all."""
-    rng, place, covered = np.random.default_rng(places), np.arange(places), 0
-    for _ in range(600):
-        e = stats.mean(changes(rng, places, 1, 0.02, 0.0, 0.0), place, "difference")
-        covered += e.low <= 0.02 <= e.high
-    assert covered / 600 >= 0.93
+    rng = np.random.default_rng(places)
+    each = measured(
+        [changes(rng, places, 1, 0.02, 0.0, 0.0) for _ in range(600)], np.arange(places)
+    )
+    assert ((each.low <= 0.02) & (each.high >= 0.02)).mean() >= 0.93
 
 
 def test_the_interval_of_independent_rows_is_bonett_and_prices() -> None:

@@ -14,19 +14,31 @@ def judged(says: np.ndarray, prompt: np.ndarray) -> str:
     return lean.verdict({d: stats.share(says == k, prompt) for k, d in enumerate(DIRECTIONS)})
 
 
+def share_that_lean(said: list[np.ndarray], *units: list[np.ndarray]) -> float:
+    """The share of draws whose directions are a lean or a split; units: what they are counted by,
+    of several the wider interval."""
+    by, says = np.repeat(np.arange(len(said)), list(map(len, said))), np.concatenate(said)
+    columns = [stats.ValueColumn(d, says == k, "share") for k, d in enumerate(DIRECTIONS)]
+    codes = [np.concatenate(unit) for unit in units]
+    shares = list(stats.measure(columns, by, len(said), codes))
+    verdicts = [
+        lean.verdict({each.metric: each.estimate(draw) for each in shares})
+        for draw in range(len(said))
+    ]
+    return float(np.mean([verdict.startswith(("leans", "splits")) for verdict in verdicts]))
+
+
 @pytest.mark.parametrize("prompts", [6, 12])
 def test_one_random_direction_per_prompt_is_no_lean(prompts: int) -> None:
     """Twenty places share each prompt. Counted by place, most pillars would be said to lean."""
     rng = np.random.default_rng(prompts)
-    draws, told, by_place = 200, 0, 0
-    for _ in range(draws):
+    said, asked = [], []
+    for _ in range(200):
         rows = np.maximum(1, np.round(20 * np.exp(rng.normal(0, 0.7, prompts)))).astype(int)
-        prompt = np.repeat(np.arange(prompts), rows)
-        says = np.repeat(rng.integers(0, 3, prompts), rows)
-        told += judged(says, prompt).startswith(("leans", "splits"))
-        by_place += judged(says, np.arange(len(says))).startswith(("leans", "splits"))
-    assert told / draws <= 0.05
-    assert by_place / draws > 0.3
+        asked.append(np.repeat(np.arange(prompts), rows))
+        said.append(np.repeat(rng.integers(0, 3, prompts), rows))
+    assert share_that_lean(said, asked) <= 0.05
+    assert share_that_lean(said, [np.arange(len(says)) for says in said]) > 0.3
 
 
 @pytest.mark.parametrize("copied", [0.65, 1.0])
@@ -38,20 +50,13 @@ def test_a_direction_drawn_per_indicator_is_no_lean_over_its_wordings(
     Counted by wording alone, 9 to 60 % of such pillars would be said to lean."""
     rng, draws = np.random.default_rng([indicators, round(100 * copied)]), 200
     indicator, wording = np.repeat(np.arange(indicators), 9), np.arange(9 * indicators)
-    leans = np.zeros(2)
+    said = []
     for _ in range(draws):
         drawn = np.repeat(rng.integers(0, 3, indicators), 9)
-        says = np.where(rng.random(len(drawn)) < copied, drawn, rng.integers(0, 3, len(drawn)))
-        by_both = lean.verdict(
-            {
-                d: stats.widest([stats.share(says == k, unit) for unit in (indicator, wording)])
-                for k, d in enumerate(DIRECTIONS)
-            }
-        )
-        leans += [v.startswith(("leans", "splits")) for v in (by_both, judged(says, wording))]
-    by_both, by_wording = leans / draws
-    assert by_both <= 0.05
-    assert by_wording > 0.09
+        copies = rng.random(len(drawn)) < copied
+        said.append(np.where(copies, drawn, rng.integers(0, 3, len(drawn))))
+    assert share_that_lean(said, [indicator] * draws, [wording] * draws) <= 0.05
+    assert share_that_lean(said, [wording] * draws) > 0.09
 
 
 def test_a_true_lean_over_nine_wordings_is_found() -> None:

@@ -55,7 +55,7 @@ def choices(s, draws):
     return np.array([decide(s, CadeParams(*d)).choice for d in draws])
 
 
-@settings(deadline=None, max_examples=60)  # the first of each width is compiled
+@settings(deadline=None, max_examples=30)  # the first of each width is compiled
 @given(
     seed=st.integers(0, 10_000),
     n=st.integers(1, 70),

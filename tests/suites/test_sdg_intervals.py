@@ -30,17 +30,20 @@ def rows(
     return frame, frame["prompt"] < prompts // 2
 
 
-def share_of(frame: pd.DataFrame, hits: ArrayLike) -> dict[str, object]:
-    """The row of a share of answers, all of one test."""
+def shares_of(frame: pd.DataFrame, hits: ArrayLike) -> pd.DataFrame:
+    """The rows of a share of answers, all of one test, by indicator (else of all)."""
     answers = {str(name): frame[name].to_numpy(dtype=object) for name in frame}
     answers |= {name: frame[name].to_numpy(dtype=np.int64) for name in ("cluster_id", "prompt")}
-    answers |= dict.fromkeys(("pillar", "indicator"), np.full(len(frame), "", dtype=object))
+    empty = np.full(len(frame), "", dtype=object)
+    answers = {"pillar": empty, "indicator": empty} | answers
     answers["test"] = np.full(len(frame), "T1", dtype=object)
     metric = sdg_metrics.AnswerMetric("hits", lambda a: np.asarray(hits, dtype=float))
-    (found, _pooled) = [
-        block for block in sdg_metrics.measured(answers, [metric], Task.MCQ) if len(block)
-    ]
-    return found.iloc[0].to_dict()
+    blocks = sdg_metrics.measured(answers, [metric], Task.MCQ)
+    return max(blocks, key=len)
+
+
+def share_of(frame: pd.DataFrame, hits: ArrayLike) -> dict[str, object]:
+    return shares_of(frame, hits).iloc[0].to_dict()
 
 
 def numbers(row: dict[str, object]) -> list[object]:
@@ -67,18 +70,21 @@ def test_image_free_views_take_the_wider_of_places_and_prompts(method: str) -> N
 def test_one_answer_per_prompt_on_many_places_is_covered_as_few_answers(prompts: int) -> None:
     """Each prompt draws one answer, and 60, 30 and 10 % of its places have the first, second and
     third as the right one, so that the expected accuracy is a third."""
-    covered, covered_by_place, draws = 0, 0, 150
+    frames, draws = [], 150
     for i in range(draws):
         rng = np.random.default_rng([prompts, i])
         prompt = np.repeat(np.arange(prompts), rng.integers(3, 40, prompts))
         right = rng.choice(3, size=len(prompt), p=[0.6, 0.3, 0.1])
         hits = right == rng.integers(0, 3, prompts)[prompt]
         place = rng.integers(0, 60, len(prompt))
-        frame = pd.DataFrame({"method": "q_only", "cluster_id": place, "prompt": prompt})
-        row = share_of(frame, hits)
-        covered += row["low"] <= 1 / 3 <= row["high"]
-        by_place = stats.share(hits, place)
-        covered_by_place += by_place.low <= 1 / 3 <= by_place.high
+        each = {"indicator": f"draw {i}", "cluster_id": place, "prompt": prompt, "hits": hits}
+        frames.append(pd.DataFrame(each).assign(method="q_only", pillar="p"))
+    frame = pd.concat(frames, ignore_index=True)
+    rows = shares_of(frame.drop(columns="hits"), frame["hits"])
+    assert len(rows) == draws and rows["indicator"].nunique() == draws
+    covered = ((rows["low"] <= 1 / 3) & (rows["high"] >= 1 / 3)).sum()
+    by_place = [stats.share(f["hits"], f["cluster_id"]) for f in frames]
+    covered_by_place = sum(e.low <= 1 / 3 <= e.high for e in by_place)
     assert binomtest(covered, draws, 0.93, alternative="less").pvalue > 0.01
     assert covered_by_place / draws < 0.8
 
