@@ -15,6 +15,7 @@ import pyarrow as pa
 from sdgbias import store
 from sdgbias.benchmark.own_spec import UNKNOWN
 from sdgbias.errors import StoreError, UsageError
+from sdgbias.methods.bounds import between, fill
 from sdgbias.methods.cade import Form, Streams, streams
 from sdgbias.types import (
     DIGITS,
@@ -92,8 +93,7 @@ class TaskCell:
     def known(self, view: View) -> np.ndarray:
         """(N, K) logits with censored scores at their upper bound, the input of CADE (see
         bounds.fill)."""
-        z, bound = self.logits[view], self.upper[view]
-        return np.where(np.isfinite(z) | np.isnan(bound), z, bound)
+        return fill(between(self.logits[view], self.upper[view]))
 
     def streams(self, form: Form = Form()) -> Streams:
         """CADE's streams of all N rows."""

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from sdgbias.methods import stats
-from sdgbias.methods.bounds import BoundedChoice, Bounds, alone, payoff_bounds, verdict
+from sdgbias.methods.bounds import Bounds, alone, payoff_bounds, verdict
 from sdgbias.methods.cade import Bools, Floats
 from sdgbias.types import CadeParams, Task, View
 
@@ -31,38 +31,32 @@ def judged(
 ) -> pd.DataFrame:
     """One row per test item and method (the views, and cade if it was tuned): item_id, cluster_id,
     pillar, indicator, method, censored (a candidate's score is withheld; for cade in any view),
-    unanswered (no candidate was returned), certain, low, high (payoff bounds). payoff (N, K) and
-    usable (N,) as in `methods/search`; a view without scores for an item gives no row."""
+    unanswered (no candidate was returned; NaN for cade), certain, low, high (payoff bounds).
+    payoff (N, K) and usable (N,) as in `methods/search`; a view without scores for an item gives no
+    row."""
     test = (items["split"] == "test").to_numpy()
-    anywhere = np.zeros(len(items), dtype=bool)
-    blocks = []
-    for view, b in views.items():
-        hidden = np.any(np.isneginf(b.low) & present, axis=1)
-        has_score = np.any(np.isfinite(b.low) & present, axis=1)
-        anywhere |= hidden
-        rows, v = test & (has_score | hidden), alone(b, present)
-        blocks.append(_block(items, view.value, rows, hidden, ~has_score, v, payoff))
+
+    def block(
+        method: str, answers: Bools, censored: Bools, unanswered: Floats, possible: Bools
+    ) -> pd.DataFrame:
+        rows = items[["item_id", "cluster_id", "pillar", "indicator"]].assign(method=method)
+        rows["censored"], rows["unanswered"] = censored, unanswered
+        rows["certain"] = possible.sum(axis=1) == 1
+        rows["low"], rows["high"] = payoff_bounds(possible, payoff)
+        return rows[answers & test]
+
+    hidden = {view: np.any((b.low == -np.inf) & present, axis=1) for view, b in views.items()}
+    named = {view: np.any((b.low > -np.inf) & present, axis=1) for view, b in views.items()}
+    blocks = [
+        block(v.value, hidden[v] | named[v], hidden[v], 1.0 - named[v], alone(b, present))
+        for v, b in views.items()
+    ]
     if params is not None:
         full, ctx, img, q = (views[v] for v in (View.FULL, View.CTX_Q, View.IMG_Q, View.Q_ONLY))
-        v, never = verdict(full, ctx, img, q, params, present), np.zeros_like(anywhere)
-        blocks.append(_block(items, "cade", test & usable, anywhere, never, v, payoff))
+        possible = verdict(full, ctx, img, q, params, present)
+        in_any_view, never = np.any([*hidden.values()], axis=0), np.full(len(items), np.nan)
+        blocks.append(block("cade", usable, in_any_view, never, possible))
     return pd.concat(blocks, ignore_index=True)
-
-
-def _block(
-    items: pd.DataFrame,
-    method: str,
-    rows: Bools,
-    censored: Bools,
-    unanswered: Bools,
-    v: BoundedChoice,
-    payoff: Floats,
-) -> pd.DataFrame:
-    low, high = payoff_bounds(v, payoff)
-    block = items[["item_id", "cluster_id", "pillar", "indicator"]].assign(
-        method=method, censored=censored, unanswered=unanswered
-    )
-    return block.assign(certain=v.certain, low=low, high=high)[rows]
 
 
 def _of_scored(values: Callable[[Answers], np.ndarray]) -> Callable[[Answers], np.ndarray]:
@@ -74,11 +68,7 @@ def _of_scored(values: Callable[[Answers], np.ndarray]) -> Callable[[Answers], n
 METRICS: Mapping[Task, Sequence[tuple[str, Callable[[Answers], np.ndarray], stats.Kind]]] = {
     Task.MCQ: (
         ("censored_rate", lambda a: a["censored"], "share"),
-        (
-            "unanswered_rate",
-            lambda a: np.where(a["method"] == "cade", np.nan, a["unanswered"]),
-            "share",
-        ),
+        ("unanswered_rate", lambda a: a["unanswered"], "share"),
         ("certain_rate", lambda a: a["certain"], "share"),
         ("accuracy_low", lambda a: a["low"], "share"),
         ("accuracy_high", lambda a: a["high"], "share"),

@@ -37,6 +37,7 @@ from sdgbias.analysis.run import RunData, list_matrix
 from sdgbias.benchmark.people_items import CANDIDATES, CHOICE, CHOICES
 from sdgbias.methods import baselines, cade, search, stats, tuning
 from sdgbias.methods.baselines import METHODS, Evidence
+from sdgbias.methods.bounds import between, fill
 from sdgbias.methods.cade import Bools, Floats, Ints
 from sdgbias.raw.facet import GROUPS, SELECTED
 from sdgbias.suites.facet_groups import PAIRS
@@ -118,8 +119,7 @@ def load(results: Path, run_id: str) -> list[ChoiceQuestions]:
         {"run": run_id, "task": CHOICE, "classes": list(SELECTED)},
     )
     z, bound = (list_matrix(stored[name], len(CANDIDATES)) for name in ("logits", "upper"))
-    # a withheld score is set to its bound, as everywhere in CADE
-    scores = np.where(np.isneginf(z) & np.isfinite(bound), bound, z)
+    scores = fill(between(z, bound))
     cells = stored.drop_columns(["logits", "upper"]).to_pandas()
     questions = []
     for test in CHOICES:
