@@ -48,7 +48,8 @@ ITEM_COLUMNS = [
 NO_PICTURES, NO_CONTEXT = "no question has a picture", "no question has a context"
 NO_IMAGE_VIEW = "CADE needs a view with a picture, and " + NO_PICTURES
 NO_VAL = "CADE is tuned on split val, and no question with a picture is in it"
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+#: Characters that no text has; half of a surrogate pair can be written in JSON alone.
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
 
 def read_folder(root: Path, progress: Progress = silent) -> tuple[SuiteFile, pd.DataFrame]:
@@ -92,7 +93,7 @@ def read_table(path: Path) -> tuple[pd.DataFrame, list[tuple[int, str]]]:
             try:
                 if isinstance(row, str):
                     raise ValueError(row)
-                rows[line] = {name.strip(): _cell(name, value) for name, value in row.items()}
+                rows[line] = {_cell(name, name): _cell(name, value) for name, value in row.items()}
             except ValueError as error:
                 faults.append((line, str(error)))
     except UnicodeDecodeError as error:

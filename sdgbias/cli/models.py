@@ -339,7 +339,7 @@ def compare_engines(
     benchmark: ProbeBenchmark = None,
     results: ResultsOption = DEFAULT_RESULTS,
     probes: Annotated[int, Option(min=6, help="Number of prompts to compare on.")] = 64,
-    seed: Annotated[int, Option(help="Seed of the draw of prompts.")] = 0,
+    seed: Annotated[int, Option(min=0, help="Seed of the draw of prompts.")] = 0,
     tolerance: Annotated[
         float | None,
         Option(

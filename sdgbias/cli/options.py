@@ -68,7 +68,7 @@ OutOption = Annotated[Path, Option("--out", help="Benchmark folder to write.")]
 JsonOption = Annotated[bool, Option("--json", help="JSON instead of text.")]
 DryRunOption = Annotated[bool, Option("--dry-run", help="Show what would be done; write nothing.")]
 YesOption = Annotated[bool, Option("--yes", help="Do it without asking.")]
-SeedOption = Annotated[int, Option("--seed", help="Seed of the search.")]
+SeedOption = Annotated[int, Option("--seed", min=0, max=2**32 - 1, help="Seed of the search.")]
 SameBytesSeed = Annotated[int, Option("--seed", help="Seed; the same seed gives the same bytes.")]
 DrawsOption = Annotated[
     int, Option("--draws", min=1, help="Random-search draws for CADE (paper: 10,000).")

@@ -33,8 +33,8 @@ SELECT min(number) FILTER (NOT coalesce(json_type(TRY_CAST(line AS JSON)) = 'OBJ
 INSERT INTO records BY NAME
 SELECT $task AS task, $test AS test, number, line, item_id AS said,
        TRY_CAST(regexp_extract(item_id, '^(-?[0-9]{1,19})(\.0+)?$', 1) AS BIGINT) AS item_id,
-       list_transform(CASE json_type(line, '$.images') WHEN 'ARRAY' THEN line ->> '$.images[*]'
-                      ELSE [image] END, lambda path: coalesce(path, '')) AS paths,
+       list_transform(if(json_array_length(line, '$.images') > 0, line ->> '$.images[*]', [image]),
+                      lambda path: coalesce(path, '')) AS paths,
        coalesce(nullif(item_question, ''), regexp_replace(regexp_replace(coalesce(question, ''),
            '(?s)\n\s*(Context:|Options:|VALID OPTIONS|STRICT OUTPUT|Answer ).*', ''),
            '^Question: ?', '')) AS bare,

@@ -238,14 +238,18 @@ def test_jsonl_keeps_numbers_as_written_and_refuses_lists(tmp_path: Path) -> Non
         '{"id": 4, "question": "?", "a": 1, "a": 2, "b": 3, "answer": "A"}',
         "[1, 2]",
         '{"id": 7,',
+        '{"id": 8, "question": "?", "a": "\\ud800", "b": 3, "answer": "A"}',
+        '{"id": 9, "question": "?", "a": 2, "b": 3, "answer": "A", "\\udfff": 1}',
     ]
     folder = write(tmp_path, yaml, "\ufeff" + "\n".join(lines[:2]) + "\n", "items.jsonl")
     assert options_of(folder) == [["0.50", "5"], ["true", "false"]]
     assert read_folder(folder)[1]["answer"].tolist() == ["A", "B"]
     found = faults(write(tmp_path, yaml, "\n".join(lines), "items.jsonl"))
-    assert [f.split(":")[1] for f in found] == ["3", "4", "5", "6"]
+    assert [f.split(":")[1] for f in found] == ["3", "4", "5", "6", "7", "8"]
     assert "column 'a' holds a list; give each option a column of its own" in found[0]
     assert "a name is there twice" in found[1] and "not a JSON object" in found[3]
+    assert "column 'a' holds the control character '\\ud800'; remove it" in found[4]
+    assert "column '\\udfff' holds the control character" in found[5]
 
 
 def test_parquet_with_numbers_and_gaps(tmp_path: Path) -> None:

@@ -190,7 +190,9 @@ def test_complete_questions_stay_and_others_are_completed(release: Make, out: Pa
 
 
 def test_t1_alone_is_enough(release: Make, tmp_path: Path, out: Path) -> None:
-    lines = import_(release(only="mcq_T1"), out)
+    folder = release(only="mcq_T1")
+    (folder / "release.json").write_text('{"records": ["of another tool"]}')
+    lines = import_(folder, out)
     assert "Missing files: mcq_T2, mcq_T3, mcq_T4, mcq_T5, regression_T2, regression_T5" in lines
     prompts = read(out, "prompts")
     assert set(prompts["test"]) == {"T1", "T5"}
@@ -219,7 +221,7 @@ FEW = "Question: How few?\nOptions: A. few; B. some; C. many"
 #: One fault an item, item 0 first; files and folders of pictures are made by `spoil_pictures`.
 FAULTS = [
     ("missing-modality", edited(0, image="images/nowhere.png")),
-    ("missing-modality", edited(1, image=None)),
+    ("missing-modality", edited(1, image=None, images=[])),
     ("image-outside-folder", edited(2, image="../secret.png")),
     ("image-outside-folder", edited(3, image="/etc/hostname")),
     ("broken-image", edited(4, image="data/mcq_T1.jsonl")),
@@ -257,7 +259,8 @@ def spoil_pictures(images: Path) -> None:
 
 def test_a_broken_item_leaves_with_its_rule_and_no_other(release: Make, out: Path) -> None:
     def change(name: str, records: list[Record]) -> list[Record]:
-        for fault in (*(fault for _, fault in reversed(FAULTS)), *OF_NUMBERS):
+        no_list = edited(N - 1, images=[])  # its image is the one named by `image`
+        for fault in (*(fault for _, fault in reversed(FAULTS)), *OF_NUMBERS, no_list):
             records = fault(name, records)
         return records
 

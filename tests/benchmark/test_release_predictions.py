@@ -139,6 +139,11 @@ def test_the_command_prints_one_json_value_and_names_the_rows_behind_it(pred: Pa
     assert "wrote" in done.stderr and "cade_predictions.csv" in done.stderr
     assert "note: 10 of 300 rows lack the logit of an option" in done.stderr
     assert "--level: unknown value 'T6'" in str(command(pred, "--tau=1", "--level=6").exception)
+    tables_of = ["--pred-dir", str(pred), "--task", "mcq", "--level", "2", "--out", str(pred)]
+    for seed in ("-1", str(2**70)):  # no seed of a generator, or of a column of results
+        assert (
+            CliRunner().invoke(app, ["cade", "search", *tables_of, "--seed", seed]).exit_code == 2
+        )
 
 
 # -- regression

@@ -173,7 +173,10 @@ def test_sheets_that_can_not_be_drawn_are_refused(
     for names in ("anna", "anna,Anna", "../x,ben", "a/b,ben", "adjudicator,ben", ", "):
         with refusal(f"reviewers {names}"):
             write_sheets(benchmark_folder, tmp_path / "s", reviewers=names.split(","))
-        assert not (tmp_path / "s").exists()
+    for names in ("", "a/../../x", "ann,Ann", "a" * 41):
+        with refusal(f"reviewers of templates {names}"):
+            write_template_sheets(benchmark_folder, tmp_path / "s", names.split(","))
+    assert not list(tmp_path.rglob("*.csv"))
     for share in (0, 1.01, float("nan")):
         with refusal(f"a share of {share}"):
             draw_sample(benchmark_folder, share)
@@ -240,6 +243,7 @@ BAD_CSVS: dict[str, str | None] = {
     "accepted with a reason": f"{HEADER}\nmcq,5,accept,other,\n",
     "unknown task": f"{HEADER}\nquiz,5,accept,,\n",
     "a shortened id": f"{HEADER}\nmcq,1.23457E+14,accept,,\n",
+    "a column twice": f"Task,{HEADER}\nmcq,mcq,5,accept,,\n",
     "no id": f"{HEADER}\nmcq,,accept,,\n",
     "an id that climbs": f"{HEADER}\nmcq,../5,accept,,\n",
     "an id twice": f"{HEADER}\nmcq,5,accept,,\nmcq,6,,,\nmcq,mcq-5,reject,,\n",

@@ -170,10 +170,9 @@ def test_several_pictures_an_item(folders: tuple[Path, Path, Path], tmp_path: Pa
 
 
 def test_a_benchmark_without_images_is_no_release(tmp_path: Path) -> None:
-    (tmp_path / "benchmark.json").write_text(
-        json.dumps({"benchmark_id": "0" * 16, "images": "none"})
-    )
-    with pytest.raises(InputError, match="--no-images"):
-        export(tmp_path, tmp_path / "out")
+    for card in ({"benchmark_id": "0" * 16, "images": "none"}, {"images": "composite"}):
+        (tmp_path / "benchmark.json").write_text(json.dumps(card))
+        with pytest.raises(InputError, match="--no-images"):
+            export(tmp_path, tmp_path / "out")
     with pytest.raises(InputError, match="no benchmark here"):
         export(tmp_path / "nowhere", tmp_path / "out")

@@ -47,7 +47,7 @@ def export(
     folder), InputError (no benchmark, or one without images), StoreError.
     """
     card = json_object(benchmark / "benchmark.json")
-    if card.get("images", "none") == "none":
+    if card.get("images", "none") == "none" or "benchmark_id" not in card:
         raise InputError(
             f"{benchmark / 'benchmark.json'}: no benchmark here, or one built with --no-images;"
             f" build one with images first: sdgbias build --out {benchmark}"

@@ -94,6 +94,7 @@ def import_(
             f"{folder}: no data file; expected data/{first}.jsonl to data/{last}.jsonl of the"
             " release"
         )
+    stated = manifest.get("records")
     sizes = [(name, path.stat().st_size) for name, path in paths.items()]
     origin: dict[str, Any] = {"synthetic": bool(manifest.get("synthetic")), "release": True}
     origin["source"] = hashlib.sha256(repr(sizes).encode()).hexdigest()
@@ -114,10 +115,10 @@ def import_(
             con.execute(_SQL["tables"])
             for name, path in each(progress, "reading records", paths.items()):
                 records = _read_records(con, path)
-                announced = (manifest.get("records") or {}).get(name, records)
-                if announced != records:
+                if isinstance(stated, dict) and stated.get(name, records) != records:
                     raise InputError(
-                        f"{path}: {records} records, release.json says {announced}; {_COPY_AGAIN}"
+                        f"{path}: {records} records, release.json says {stated[name]};"
+                        f" {_COPY_AGAIN}"
                     )
             return _write_benchmark(con, folder, out, text_view, progress)
     except (duckdb.IOException, duckdb.OutOfMemoryException) as error:

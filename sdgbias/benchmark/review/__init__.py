@@ -10,6 +10,8 @@ digits.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import duckdb
@@ -23,6 +25,7 @@ SHARE = 0.05
 STRATA = ["task", "pillar", "indicator"]
 #: Columns of a reviewer's CSV.
 COLUMNS = ["task", "item_id", "verdict", "reason", "comment"]
+ADJUDICATOR = "adjudicator"
 #: A reviewer's verdict -> that of the review.
 VERDICTS = {"accept": "accepted", "reject": "rejected"}
 REASONS = {
@@ -34,6 +37,20 @@ REASONS = {
     "ambiguous": "two options fit, or the question can't be understood",
     "other": "anything else; say what in the comment",
 }
+
+
+def reviewer_names(reviewers: Sequence[str], fewest: int) -> list[str]:
+    """The names, which stand in names of files. Raises UsageError."""
+    names = [name.strip() for name in reviewers if name.strip()]
+    usable = all(re.fullmatch(r"\w[\w-]{0,39}", name) for name in names)
+    distinct = {*map(str.lower, names), ADJUDICATOR}
+    if len(names) < fewest or len(distinct) <= len(names) or not usable:
+        people = "two different people or more" if fewest > 1 else "different people"
+        raise UsageError(
+            f"--reviewers {','.join(names)}: name {people}, such as anna,ben, by letters, digits, -"
+            f" and _ (not '{ADJUDICATOR}')"
+        )
+    return names
 
 
 def read_items(benchmark: Path, task: Task) -> pd.DataFrame:

@@ -11,9 +11,9 @@ from typing import Any
 import pandas as pd
 
 from sdgbias.benchmark.prompts import option_lines
-from sdgbias.benchmark.review import read_items, write_csv
+from sdgbias.benchmark.review import read_items, reviewer_names, write_csv
 from sdgbias.benchmark.review.verdicts import interval, kappa, read_sheet
-from sdgbias.errors import InputError, UsageError
+from sdgbias.errors import InputError
 from sdgbias.raw.indicators import load_indicators, load_regression_tasks
 from sdgbias.types import Task
 
@@ -52,11 +52,11 @@ def template_rows(benchmark: Path) -> pd.DataFrame:
 
 
 def write_template_sheets(benchmark: Path, out: Path, reviewers: Sequence[str]) -> list[Path]:
-    """A CSV per reviewer (``out``/templates-NAME.csv); one that holds verdicts is kept."""
-    if not reviewers:
-        raise UsageError("--reviewers: name at least one reviewer")
+    """A CSV per reviewer (``out``/templates-NAME.csv); one that holds verdicts is kept. Raises
+    UsageError (names), InputError, StoreError."""
+    names = reviewer_names(reviewers, fewest=1)
     rows = template_rows(benchmark)
-    paths = [out / f"templates-{name}.csv" for name in reviewers]
+    paths = [out / f"templates-{name}.csv" for name in names]
     for path in paths:
         if not (path.is_file() and (_read(path) != "").any()):
             write_csv(path, rows)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,16 @@ import pandas as pd
 
 from sdgbias import files, templates
 from sdgbias.benchmark import prompts
-from sdgbias.benchmark.review import COLUMNS, REASONS, SHARE, draw_sample, read_items, write_csv
+from sdgbias.benchmark.review import (
+    ADJUDICATOR,
+    COLUMNS,
+    REASONS,
+    SHARE,
+    draw_sample,
+    read_items,
+    reviewer_names,
+    write_csv,
+)
 from sdgbias.benchmark.review.verdicts import written_in
 from sdgbias.errors import UsageError
 from sdgbias.progress import Progress, each, silent
@@ -26,7 +34,6 @@ from sdgbias.raw.images.shards import ImageReader
 from sdgbias.types import LETTERS, TESTS, Task
 
 SIDE, QUALITY = 800, 85
-ADJUDICATOR = "adjudicator"
 
 
 def write_sheets(
@@ -43,13 +50,7 @@ def write_sheets(
 
     Raises UsageError (names; `out` holds verdicts on another sample), InputError, StoreError.
     """
-    names = [name.strip() for name in reviewers if name.strip()]
-    usable = all(re.fullmatch(r"\w[\w-]{0,39}", name) for name in names)
-    if not usable or len({*map(str.lower, names), ADJUDICATOR}) < max(3, len(names) + 1):
-        raise UsageError(
-            f"--reviewers {','.join(names)}: name two different people or more, such as anna,ben,"
-            f" by letters, digits, - and _ (not '{ADJUDICATOR}')"
-        )
+    names = reviewer_names(reviewers, fewest=2)
     sample = draw_sample(benchmark, share, seed)
     with files.reading(benchmark / "images.parquet", "build it again: sdgbias build") as path:
         index = pd.read_parquet(path, columns=["image_id", "n_parts", "photo_id", "cluster_id"])

@@ -32,6 +32,8 @@ def read_sheet(path: Path, columns: Sequence[str], key: str) -> pd.DataFrame:
     if missing := [name for name in (key, "verdict") if name not in table]:
         wanted = f"the first row must read {','.join(columns)}"
         raise InputError(f"{path}: missing column(s) {', '.join(missing)}; {wanted}")
+    if twice := sorted({*table.columns[table.columns.duplicated()]}):
+        raise InputError(f"{path}: column(s) {', '.join(twice)} more than once; keep one of each")
     table = table.reindex(columns=list(columns), fill_value="").set_axis(range(2, len(table) + 2))
     table = table[(table != "").any(axis=1)]
     cased = table.drop(columns="comment", errors="ignore").columns
