@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from sdgbias import store, wording
-from sdgbias.errors import InfrastructureError, SdgbiasError, StoreError, UsageError
+from sdgbias.errors import InfrastructureError, InputError, SdgbiasError, StoreError, UsageError
 from sdgbias.methods.stats import Estimate
 from sdgbias.raw.images.shards import ImageReader
 from sdgbias.report import publish
@@ -269,6 +269,29 @@ def test_what_cannot_be_published(small_benchmark: Path, results: Path, tmp_path
         with pytest.raises(SdgbiasError, match=message) as refusal:
             plan(results, copy, FORMATS, run, "")
         assert refusal.value.exit_code == code
+    with pytest.raises(UsageError, match="--dataset 'a b'; valid: OWNER/NAME"):
+        plan(results, small_benchmark, FORMATS, None, "a b")
+
+
+def test_a_folder_that_is_no_whole_benchmark_is_one_line(
+    small_benchmark: Path, results: Path, tmp_path: Path
+) -> None:
+    """Of an earlier version, or put together by hand."""
+
+    def altered(name: str, change: Callable[[pd.DataFrame], pd.DataFrame]) -> Path:
+        copy = with_card(small_benchmark, tmp_path / str(len(list(tmp_path.iterdir()))))
+        change(pd.read_parquet(copy / f"{name}.parquet")).to_parquet(copy / f"{name}.parquet")
+        return copy
+
+    for copy, message in (
+        (with_card(small_benchmark, tmp_path / "a", synthetic=False, sources_used=[{}]), "'redis"),
+        (altered("items_mcq", lambda rows: rows.drop(columns="split")), "split"),
+        (altered("items_mcq", lambda rows: rows.drop(columns="image_id")), "image_id"),
+        (altered("prompts", lambda rows: pd.concat([rows, rows])), "duplicate"),
+    ):
+        with pytest.raises(InputError, match=f"no whole benchmark .*{message}.*build") as refusal:
+            plan(results, copy, ("dataset",), None, "")
+        assert "\n" not in str(refusal.value)
 
 
 def test_upload_goes_to_a_private_dataset(

@@ -182,6 +182,7 @@ def test_what_was_logged_is_left_alone_until_asked_or_published_anew(
     assert list(folder.glob(f"wandb/offline-run-*-{NIGHTS[1]}-{RUN}")) == [again]
     known = json.loads((folder / log.LOGGED).read_text())
     known[f"{NIGHTS[1]}-{RUN}"]["published"] = "earlier"
+    known |= {"by hand": 5, "by hand too": {}}
     (folder / log.LOGGED).write_text(json.dumps(known))
     assert logged(results, folder).is_dir()
 

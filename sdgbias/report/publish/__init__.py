@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from sdgbias.errors import InfrastructureError, SdgbiasError, UsageError, first_line
 from sdgbias.files import writable
+from sdgbias.registry.entries import HUB_ID
 from sdgbias.report.publish import dataset, every_eval_ever, model_card, runs
 from sdgbias.report.publish.runs import PublishedFile
 from sdgbias.suites import named, newest_runs
@@ -33,8 +34,10 @@ def plan(
     results: Path, folder: Path, formats: Sequence[str], run_ids: Sequence[str] | None, name: str
 ) -> Publication:
     """``folder``: the benchmark; ``run_ids``: None for the newest of each measured model;
-    ``name``: OWNER/NAME of the dataset on the hub, or ''. Raises UsageError (unknown run, nothing
-    to publish), InputError, StoreError."""
+    ``name``: OWNER/NAME of the dataset on the hub, or ''. Raises UsageError (``name``, unknown run,
+    nothing to publish), InputError, StoreError."""
+    if name and not HUB_ID.fullmatch(name):
+        raise UsageError(f"--dataset {name!r}; valid: OWNER/NAME of a dataset on the hub")
     files: list[PublishedFile] = []
     licences: dict[str, str] = {}
     withheld: list[str] = []

@@ -23,7 +23,7 @@ import yaml
 from sdgbias import suites
 from sdgbias.benchmark.card.figures import source_ids
 from sdgbias.errors import InputError, UsageError
-from sdgbias.files import json_object, reading
+from sdgbias.files import json_object, reading, understood
 from sdgbias.raw.images.shards import FOLDER, ImageReader
 from sdgbias.report.publish.runs import PublishedFile
 from sdgbias.types import Task
@@ -61,7 +61,8 @@ def read(folder: Path) -> Benchmark:
         )
     if card.get("synthetic") or json_object(folder / "origin.json").get("release"):
         return Benchmark(folder, card["benchmark_id"], card, pd.DataFrame({"item_id": []}), [])
-    free = [row["id"] for row in card["sources_used"] if row["redistributable"]]
+    with understood(folder, "no whole benchmark", _again(folder)):
+        free = [row["id"] for row in card["sources_used"] if row["redistributable"]]
     items = _table(folder, "items_mcq", ["item_id", "source"])
     items["source"] = source_ids(items["source"], _table(folder, "series", ["series", "source"]))
     withheld = items[~items["source"].isin(free)]
@@ -88,7 +89,8 @@ def files(benchmark: Benchmark) -> list[PublishedFile]:
     shown = sum(p.stat().st_size for p in (folder / FOLDER).glob("*.parquet")) / max(len(index), 1)
     published, configs = [], []
     for task in Task:
-        questions, splits = _questions(benchmark, task, index["photo_id"]), []
+        with understood(folder, "no whole benchmark", _again(folder)):
+            questions, splits = _questions(benchmark, task, index["photo_id"]), []
         for split, name in SPLITS.items():
             table = questions.filter(pc.field("split") == split).drop_columns("split")
             starts = range(0, len(table), _PER_FILE)
@@ -107,9 +109,13 @@ def files(benchmark: Benchmark) -> list[PublishedFile]:
     return [PublishedFile(f"{DATASET}/README.md", readme), *published]
 
 
+def _again(folder: Path) -> str:
+    return f"build the benchmark again: sdgbias build --out {folder}"
+
+
 def _table(folder: Path, name: str, columns: list[str] | None = None) -> pd.DataFrame:
     path = folder / f"{name}.parquet"
-    with reading(path, f"build the benchmark again: sdgbias build --out {folder}"):
+    with reading(path, _again(folder)):
         return pd.read_parquet(path, columns=columns, dtype_backend="pyarrow")
 
 
@@ -124,7 +130,8 @@ def _questions(benchmark: Benchmark, task: Task, photos: pd.Series) -> pa.Table:
     prompts = prompts[prompts["task"] == task.value]
     texts = prompts.pivot(index="item_id", columns="test", values="text").add_prefix("prompt_")
     rows = items.join(photos, on="image_id").fillna({"photo_id": ""})
-    rows = rows[[name for name in (*COLUMNS, "split") if name in rows]].join(texts, on="item_id")
+    columns = [name for name in COLUMNS if name in rows]
+    rows = rows[[*columns, "split"]].join(texts, on="item_id")
     table = pa.Table.from_pandas(rows, preserve_index=False)
     kinds = [t if pa.types.is_primitive(t) else pa.string() for t in table.schema.types]
     return table.cast(pa.schema(list(zip(table.column_names, kinds, strict=True))))

@@ -89,7 +89,7 @@ def log_night(
     """
     night, runs = runs_of(results, night, run_ids)
     folder = Path(folder).resolve()
-    logged: dict[str, Any] = json_object(folder / LOGGED)
+    logged = {name: m for name, m in json_object(folder / LOGGED).items() if isinstance(m, dict)}
     done: list[Logged] = []
     offline = "" if online() else "offline"
     with service(folder):
@@ -98,7 +98,7 @@ def log_night(
             try:
                 # a run under this name would be replaced, with what it holds
                 others = [mark for other, mark in logged.items() if other != name]
-                has_tables = any(m["run_id"] == run_id and not m["small"] for m in others)
+                has_tables = any(m.get("run_id") == run_id and not m.get("small") for m in others)
                 small = facts.get("night/outcome") == "unchanged" and has_tables
                 record = _record(results, run_id) | {"night": night}
                 mark = {"run_id": run_id, "published": str(record["finished_at"]), "small": small}
