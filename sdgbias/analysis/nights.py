@@ -130,8 +130,10 @@ def known(results: Path | Query) -> list[str]:
 def load(results: Path | Query, night: str = "") -> NightRecord | None:
     """A night, by default the newest; None if the file has no nights. Raises UsageError for an
     unknown night."""
-    query = _asking(results)
-    nights = known(query)
+    if isinstance(results, Path):
+        with store.held_open(results):  # ten queries open the file once
+            return load(_asking(results), night)
+    query, nights = results, known(results)
     if night and night not in nights:
         raise UsageError(one_of("night", night, nights[-10:]))
     if not nights:

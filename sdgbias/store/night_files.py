@@ -13,10 +13,12 @@ The views are made whenever the results file is opened, so a results folder can 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -174,12 +176,20 @@ def query(results: Path, sql: str, params: Sequence[Any] = ()) -> pd.DataFrame:
     """Rows of the views; the results file need not be there, and is not opened. Raises
     StoreError."""
     try:
-        with duckdb.connect(config={"autoinstall_known_extensions": False}) as con:
+        with _database(os.getpid()).cursor() as con:
             show(con, results)
             frame: pd.DataFrame = con.execute(sql, list(params)).df()
             return frame
     except duckdb.Error as error:
         raise StoreError(f"{home(results)}: can't be read: {first_line(error)}") from None
+
+
+@cache
+def _database(process: int) -> duckdb.DuckDBPyConnection:
+    """In memory, and kept: to open one takes longer than a query. It remembers nothing of files,
+    which may be replaced at any time. A fork lacks its threads: each process has its own."""
+    quiet = {"autoinstall_known_extensions": False, "enable_external_file_cache": False}
+    return duckdb.connect(config=quiet)
 
 
 def compact(results: Path, before: str) -> list[str]:
