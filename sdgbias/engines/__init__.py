@@ -105,8 +105,9 @@ class Restartable(Backend):
         """Ends the process at once; a call that waits for its answer raises EngineDied."""
 
 
-def load(spec: ModelSpec, root: Path) -> Backend:
-    """The engine of a registry entry. 'local:' repositories are relative to `root`."""
+def check(spec: ModelSpec, root: Path) -> None:
+    """Refuses what needs no library of models to be refused: a backend that scores nothing, a bad
+    option, a folder of weights that isn't there. Raises RegistryError, ModelError."""
     where = f"registry/models/{spec.name}.yaml"
     if spec.backend == "text-encoder":
         raise RegistryError(
@@ -115,9 +116,14 @@ def load(spec: ModelSpec, root: Path) -> Backend:
         )
     if spec.backend not in _CLASSES:
         raise RegistryError(f"{where}: {one_of('backend', spec.backend, BACKENDS)}")
-    read(spec, Options)  # a bad option is named before anything is loaded
+    read(spec, Options)
     if spec.backend == "hf":
-        local_folder(spec, root)  # a folder that isn't there is refused before torch is imported
+        local_folder(spec, root)
+
+
+def load(spec: ModelSpec, root: Path) -> Backend:
+    """The engine of a registry entry. 'local:' repositories are relative to `root`."""
+    check(spec, root)
     module, name = _CLASSES[spec.backend]
     engine: Backend = getattr(import_module(f"{__name__}.{module}"), name)(spec, root)
     return engine

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sdgbias.engines import Backend, load, vllm_support
+from sdgbias.engines import Backend, check, load, vllm_support
 from sdgbias.engines.agreement import rounding, same_score, score_three_times
 from sdgbias.engines.fingerprint import installed
 from sdgbias.engines.options import HfOptions, read
@@ -82,16 +82,24 @@ def probe(
         return Verdict(True, f"not probed: backend {spec.backend}")
     from sdgbias.scoring.probes import probes  # an environment for vLLM alone has no pandas
 
+    try:
+        check(spec, root)  # before probes are made, which takes seconds
+    except (ModelError, RegistryError) as error:
+        return _refused(error)
     chosen = probes(benchmark, n, 0, spec.views, QUESTIONS)
     try:
         with closing(load(spec, root)) as engine:
             return _probe(engine, spec, root, chosen, floor, progress)
     except (ModelError, InfrastructureError, RegistryError) as error:
-        return Verdict(False, f"{type(error).__name__}: {first_line(error)}")
+        return _refused(error)
     except SdgbiasError:
         raise
     except Exception as error:  # the code of a model raises anything
-        return Verdict(False, f"{type(error).__name__}: {first_line(error)[:200]}")
+        return _refused(error, 200)
+
+
+def _refused(error: Exception, longest: int | None = None) -> Verdict:
+    return Verdict(False, f"{type(error).__name__}: {first_line(error)[:longest]}")
 
 
 def _probe(

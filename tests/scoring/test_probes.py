@@ -152,6 +152,12 @@ def test_an_endpoint_is_not_probed_and_a_wrong_benchmark_is_named() -> None:
         admission.probe(SPEC, ROOT, Path("nowhere"))
 
 
+def test_a_folder_that_is_gone_is_refused_before_any_probe_is_made() -> None:
+    gone = replace(SPEC, repo="path:/gone", revision="local")
+    verdict = admission.probe(gone, ROOT, Path("nowhere"))
+    assert not verdict.passed and verdict.line.startswith("ModelError: /gone: no config.json")
+
+
 @pytest.fixture(scope="module")
 def thinking(tmp_path_factory: pytest.TempPathFactory) -> ModelSpec:
     folder = thinker.write(tmp_path_factory.mktemp("thinker"))
