@@ -67,11 +67,12 @@ class RunAnswers:
         if part is None:
             return None
         part = part[part["test"].isin(tests)]
-        values = _values({str(name): part[name].to_numpy() for name in part}, task, metric)
+        columns = [str(name) for name in part if not str(name).startswith(ATTRIBUTE)]
+        values = _values({name: part[name].to_numpy() for name in columns}, task, metric)
         value = pd.Series(values, part.index, dtype=float)
+        measured = part["test"].isin(part["test"][value.notna()].unique())
         group = part.get(f"{ATTRIBUTE}{attribute}", "")
-        answers = part[["test", "key", "cluster"]].assign(value=value, group=group)
-        answers = answers[answers.groupby("test")["value"].transform("count") > 0]
+        answers = part[["test", "key", "cluster"]].assign(value=value, group=group)[measured]
         return None if answers.empty else answers.reset_index(drop=True)
 
     def lacks(self, task: str, method: str) -> str:
@@ -184,6 +185,6 @@ _HERE: Mapping[str, Callable[[Answers], Any]] = {
 def paired(old: pd.DataFrame, new: pd.DataFrame) -> tuple[pd.DataFrame, int]:
     """(the answers of ``new`` to questions with a value in both runs, with the old value in the
     column ``before``; the number of questions in only one of the runs)."""
-    before = old.rename(columns={"value": "before"})[["test", "key", "before"]]
+    before = old[["test", "key", "value"]].set_axis(["test", "key", "before"], axis="columns")
     both = new.merge(before, on=["test", "key"], sort=True)
     return both.dropna(subset=["value", "before"]), len(old) + len(new) - 2 * len(both)
