@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from tests.builders.quality import SUITES, Tables, check, drop_column, picture
 from tests.builders.refusals import Refusal
 
 INF = math.inf
+FIELDS = ("option_a", "option_b", "option_c", "unit")
 
 
 @pytest.mark.parametrize(
@@ -52,62 +54,67 @@ def test_unit_range(unit: str, limits: tuple[float, float]) -> None:
     assert unit_range(unit) == limits
 
 
+#: By DuckDB alone and by Great Expectations as well, which takes two seconds to import.
+EITHER = pytest.mark.parametrize("both", [False, pytest.param(True, marks=pytest.mark.slow)])
+
+
 def broken(table: str, rule: str, frame: pd.DataFrame) -> list[int]:
     return [int(row) for row in quality.check(table, frame, SUITES).flags[rule]]
 
 
-def judged(
-    items: pd.DataFrame,
-    rule: str,
-    options: tuple[str, str, str],
-    unit: str = "% of people",
-    **more: Any,
-) -> bool:
-    """Whether the first question keeps a rule with these options."""
-    texts = dict(zip(("option_a", "option_b", "option_c"), options, strict=True))
-    return not broken("items_mcq", rule, items.head(1).assign(unit=unit, **texts, **more))
+def kept(frame: pd.DataFrame, rule: str, table: str = "items_mcq") -> list[bool]:
+    """Whether each row keeps a rule."""
+    wrong = broken(table, rule, frame)
+    return [row not in wrong for row in range(len(frame))]
 
 
-@pytest.mark.parametrize(
-    ("options", "unit", "holds"),
-    [
-        (("below 20 %", "20 % to under 30 %", "30 % or more"), "%", True),
-        (("below 20 %", "20 % to under 100 %", "100 %"), "%", True),  # the top of the scale
-        (("below 20 %", "20 % or more", ""), "%", True),
-        (("low", "middle", "high"), "%", True),  # words can't be judged
-        (("below 20 %", "20 % to under 30 %", "31 % or more"), "%", False),  # gap
-        (("below 20 %", "15 % to under 30 %", "30 % or more"), "%", False),  # overlap
-        (("0-20", "20-40", "40-100"), "%", False),  # 20 and 40 lie in two
-        (("at most 20", "20 or more", ""), "%", False),
-        (("below 20", "more than 20", ""), "%", False),  # 20 lies in none
-        # nothing above 60
-        (("below 20 %", "20 % to under 30 %", "30 % to under 60 %"), "%", False),
-        (("10 % to under 20 %", "20 % or more", ""), "%", False),  # nothing below 10
-        (("below 0.5", "0.5 to under 1", "1"), "deaths", False),  # no top is known
-    ],
-)
-def test_bins_cover(options: tuple[str, str, str], unit: str, holds: bool, good: Tables) -> None:
-    assert judged(good["items_mcq"], "bins-cover", options, unit) is holds
+def repeated(frame: pd.DataFrame, **columns: Sequence[Any]) -> pd.DataFrame:
+    """The first row once for each value of these columns, which it has in place of its own."""
+    rows = max(map(len, columns.values()))
+    return pd.concat([frame.head(1)] * rows, ignore_index=True).assign(**columns)
 
 
-@pytest.mark.parametrize(
-    ("values", "answer", "holds"),
-    [
-        ([19.99, math.nan], "A", True),
-        ([20.0], "A", False),
-        ([20.0], "B", True),
-        ([30.0], "B", False),
-        ([30.0], "C", True),
-        ([5], "Z", True),
-    ],
-)
-def test_gold_lies_in_its_option(
-    values: list[float], answer: str, holds: bool, good: Tables
-) -> None:
-    options = ("below 20 %", "20 % to under 30 %", "30 % or more")
-    for value in values:
-        more = {"value": value, "answer": answer}
-        assert judged(good["items_mcq"], "gold-in-option", options, **more) is holds
+def with_options(items: pd.DataFrame, *options: tuple[str, ...], **more: Any) -> pd.DataFrame:
+    """A question for each three options and their unit."""
+    return repeated(items, **dict(zip(FIELDS, zip(*options, strict=True), strict=True)), **more)
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_bins_cover(holds: bool, good: Tables) -> None:
+    right = [
+        ("below 20 %", "20 % to under 30 %", "30 % or more", "%"),
+        ("below 20 %", "20 % to under 100 %", "100 %", "%"),  # the top of the scale
+        ("below 20 %", "20 % or more", "", "%"),
+        ("low", "middle", "high", "%"),  # words can't be judged
+    ]
+    wrong = [
+        ("below 20 %", "20 % to under 30 %", "31 % or more", "%"),  # gap
+        ("below 20 %", "15 % to under 30 %", "30 % or more", "%"),  # overlap
+        ("0-20", "20-40", "40-100", "%"),  # 20 and 40 lie in two
+        ("at most 20", "20 or more", "", "%"),
+        ("below 20", "more than 20", "", "%"),  # 20 lies in none
+        ("below 20 %", "20 % to under 30 %", "30 % to under 60 %", "%"),  # nothing above 60
+        ("10 % to under 20 %", "20 % or more", "", "%"),  # nothing below 10
+        ("below 0.5", "0.5 to under 1", "1", "deaths"),  # no top is known
+    ]
+    items = with_options(good["items_mcq"], *(right if holds else wrong))
+    assert set(kept(items, "bins-cover")) == {holds}
+
+
+def test_gold_lies_in_its_option(good: Tables) -> None:
+    options = ("below 20 %", "20 % to under 30 %", "30 % or more", "%")
+    answers = {  # value, answer: whether it lies there
+        (19.99, "A"): True,
+        (math.nan, "A"): True,
+        (20.0, "A"): False,
+        (20.0, "B"): True,
+        (30.0, "B"): False,
+        (30.0, "C"): True,
+        (5.0, "Z"): True,
+    }
+    values, letters = zip(*answers, strict=True)
+    items = with_options(good["items_mcq"], *[options] * len(answers), value=values, answer=letters)
+    assert kept(items, "gold-in-option") == [*answers.values()]
 
 
 def test_the_context_is_the_second_line_of_a_prompt() -> None:
@@ -141,18 +148,16 @@ def test_whole_pictures(kind: str) -> None:
     assert not is_whole([b""])
 
 
-@pytest.mark.parametrize(
-    ("region", "stratum", "holds"),
-    [
-        ("", "urban", True),
-        ("albr101", "all", True),
-        ("albr101", "urban", False),  # Global Data Lab's regional values know no strata
-        ("namr101", "all", False),
-    ],
-)
-def test_region_of_country(region: str, stratum: str, holds: bool, good: Tables) -> None:
-    frame = good["series"].head(1).assign(region=region, iso3="ALB", stratum=stratum)
-    assert (not broken("series", "region-of-country", frame)) is holds
+def test_region_of_country(good: Tables) -> None:
+    regions = {  # region, stratum: whether Albania has them
+        ("", "urban"): True,
+        ("albr101", "all"): True,
+        ("albr101", "urban"): False,  # Global Data Lab's regional values know no strata
+        ("namr101", "all"): False,
+    }
+    names, strata = zip(*regions, strict=True)
+    frame = repeated(good["series"].assign(iso3="ALB"), region=names, stratum=strata)
+    assert kept(frame, "region-of-country", "series") == [*regions.values()]
 
 
 # -- what is judged
@@ -176,7 +181,10 @@ def test_rules_across_tables_are_skipped_without_them_and_say_why(good: Tables) 
     assert verdict.findings == ()
 
 
-def test_rules_about_pictures_are_skipped_without_them(tables: Tables, tmp_path: Path) -> None:
+@EITHER
+def test_rules_about_pictures_are_skipped_without_them(
+    both: bool, tables: Tables, tmp_path: Path
+) -> None:
     images = tables["images"]
     texts = ("photo_id", "modalities", "tile_hash", "photo_hash", "shard")
     counts = ("n_photos", "n_parts")
@@ -184,7 +192,7 @@ def test_rules_about_pictures_are_skipped_without_them(tables: Tables, tmp_path:
     blank = dict.fromkeys(texts, "") | dict.fromkeys(counts, 0)
     tables["images"] = images.assign(image_id=pending, image_group=pending, **blank)
 
-    verdict = check("images", tables, tmp_path)
+    verdict = check("images", tables, tmp_path, both=both)
 
     assert verdict.findings == ()
     assert set(verdict.skipped.values()) == {"built with --no-images"}
@@ -193,10 +201,13 @@ def test_rules_about_pictures_are_skipped_without_them(tables: Tables, tmp_path:
     assert set(verdict.skipped) == about_bytes | {"tile-hash-format", "photo-hash-format"}
 
 
-def test_a_missing_column_is_named_and_the_rest_skipped(tables: Tables, tmp_path: Path) -> None:
+@EITHER
+def test_a_missing_column_is_named_and_the_rest_skipped(
+    both: bool, tables: Tables, tmp_path: Path
+) -> None:
     drop_column("clusters", "women_bmi")(tables)
 
-    verdict = check("clusters", tables, tmp_path)
+    verdict = check("clusters", tables, tmp_path, both=both)
 
     assert "women_bmi" in verdict.findings[0].message
     assert set(verdict.skipped.values()) == {"a column is missing"}
@@ -212,8 +223,8 @@ def changed_suite(tmp_path: Path, entry: Any) -> Path:
     return folder
 
 
+TYPE = pytest.param("type", marks=pytest.mark.slow)  # Great Expectations is asked for it
 SUITE_FAULTS: dict[str, dict[str, Any]] = {
-    "type": {"type": "expect_column_values_to_be_pretty"},
     "column": {"kwargs": {"column": "ok_unheard"}},
     "severity": {"meta": {"rule": "x", "severity": "fatal", "message": "x"}},
     "rule given twice": {"meta": {"rule": "columns-present", "severity": "gate", "message": "x"}},
@@ -229,11 +240,12 @@ SQL_FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", [*SUITE_FAULTS, *SQL_FAULTS, "no expectations"])
+@pytest.mark.parametrize("fault", [TYPE, *SUITE_FAULTS, *SQL_FAULTS, "no expectations"])
 def test_a_suite_that_can_not_be_judged_is_refused(
     fault: str, good: Tables, tmp_path: Path, refusal: Refusal
 ) -> None:
-    folder = changed_suite(tmp_path, SUITE_FAULTS.get(fault, {}))
+    unknown = {"type": "expect_column_values_to_be_pretty"} if fault == "type" else {}
+    folder = changed_suite(tmp_path, SUITE_FAULTS.get(fault, unknown))
     if fault in SQL_FAULTS:
         (folder / "images.sql").write_text(SQL_FAULTS[fault], encoding="utf-8")
     if fault == "no expectations":
@@ -252,6 +264,7 @@ def test_a_table_that_can_not_be_judged_is_refused(
         check("clusters", tables, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_rule_of_another_type_is_judged_by_great_expectations(
     good: Tables, tmp_path: Path
 ) -> None:

@@ -24,6 +24,7 @@ SPEC = entries.load(ROOT, "tiny-qwen")
 WEIGHTS = ROOT / "registry" / "weights"
 
 
+@pytest.mark.slow  # torch
 def test_it_names_what_people_do(tmp_path: Path) -> None:
     """40 people whom nobody trained on."""
     write_people_sample(tmp_path / "raw", 40, seed=7)

@@ -52,12 +52,15 @@ def test_a_bomb_is_not_decoded(large: bytes, tmp_path: Path) -> None:
 
 
 def open_for_zero_shot(data: bytes) -> object:
-    from sdgbias.engines.hf.zero_shot import picture_of  # torch: three seconds of each process
+    from sdgbias.engines.hf.zero_shot import picture_of
 
     return picture_of(Prompt("?", "AB", images=(data,)))
 
 
-@pytest.mark.parametrize("opens", [composite.open_picture, open_for_zero_shot])
+ZERO_SHOT = pytest.param(open_for_zero_shot, marks=pytest.mark.slow)  # it imports torch
+
+
+@pytest.mark.parametrize("opens", [composite.open_picture, ZERO_SHOT])
 @pytest.mark.parametrize("kind", ["GIF", "TIFF", "EPS"])
 def test_only_png_and_jpeg_are_decoded(kind: str, opens) -> None:  # type: ignore[no-untyped-def]
     """Pillow knows forty formats; EPS would start Ghostscript."""

@@ -79,6 +79,7 @@ def test_the_pinned_files_that_matter_and_no_others(hub: Hub, spec: ModelSpec) -
     assert not [path for path in hub.asked if "/resolve/" in path], "no file is asked for twice"
 
 
+@pytest.mark.slow  # torch
 def test_fetching_is_online_where_evaluations_are_not_and_one_of_them_names_the_command(
     root: Path, spec: ModelSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,14 +63,11 @@ def test_a_model_is_registered_as_enabled_only_when_its_probes_pass(
     assert (entry.state, entry.reason) == (state, reason)
 
 
-def write_llava(folder: Path) -> None:
-    from tests.builders.families import write_small  # torch: three seconds of each process
-
-    write_small(folder, "llava")
-
-
+@pytest.mark.slow  # torch
 def test_a_candidate_is_not_probed_but_its_processor_is_loaded(commands: Path) -> None:
-    write_llava(commands / "real")
+    from tests.builders.families import write_small
+
+    write_small(commands / "real", "llava")
     shy = run("register-model local:real --name shy --candidate")
     assert "not probed: --candidate; its processor loads (LlavaProcessor)" in shy.output
     assert "models enable shy" in entries.load(commands, "shy").reason
@@ -104,9 +101,9 @@ def test_a_person_is_asked_before_it_is_written(
 ) -> None:
     terminal = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
     monkeypatch.setattr("sdgbias.cli.options.sys", terminal)
-    write_llava(commands / "real")
-    words = "register-model local:real --candidate"
-    entry, question = commands / "registry/models/real.yaml", "Write registry/models/real"
+    monkeypatch.setattr(admission, "probe", lambda *_, **__: PASSED)
+    words = "register-model local:w"
+    entry, question = commands / "registry/models/w.yaml", "Write registry/models/w"
 
     no = run(words, "n\n")
     assert question in no.output and not entry.exists()

@@ -11,8 +11,9 @@ import yaml
 from sdgbias.cli import scores
 from sdgbias.registry import hub
 from sdgbias.registry.propose import propose
+from sdgbias.scoring import admission
 from tests.builders.hub import Hub
-from tests.builders.hub_repositories import BIG, VLM, saved
+from tests.builders.hub_repositories import BIG, SMALL, VLM, saved
 
 
 @pytest.mark.parametrize("cut", ["Llava-7B", "config.json"])
@@ -26,7 +27,10 @@ def test_one_dropped_connection_does_not_end_a_registration(
     assert not served.cut, "no connection was broken"
 
 
-def test_a_folder_is_evaluated_without_the_settings_of_an_entry_of_it(root: Path) -> None:
+def test_a_folder_is_evaluated_without_the_settings_of_an_entry_of_it(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admission, "here", lambda _: SMALL)  # else torch counts the GPUs
     saved(root / "weights/llava", VLM)
     entry = {"name": "llava-vllm", "title": "L", "backend": "vllm", "repo": "local:weights/llava"}
     entry |= {"revision": "local", "state": "candidate", "reason": "x", "batch_size": 512}
