@@ -24,7 +24,7 @@ def good(small_benchmark: Path, tmp_path_factory: pytest.TempPathFactory) -> Tab
 
 @pytest.fixture
 def tables(good: Tables) -> Tables:
-    return {name: frame.copy() for name, frame in good.items()}
+    return {name: frame.copy(deep=False) for name, frame in good.items()}  # copied on write
 
 
 @pytest.fixture(scope="session")
