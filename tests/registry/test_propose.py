@@ -346,6 +346,7 @@ def test_a_path_that_looks_like_an_id_is_told_as_both(
         propose("weights/mine", root, BIG)
 
 
+@pytest.mark.slow  # torch
 def test_this_transformers_knows_the_paper_s_families() -> None:
     from sdgbias.engines.hf import load as hf_load
 
