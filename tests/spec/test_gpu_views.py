@@ -44,7 +44,7 @@ def test_runs_at_small_shapes() -> None:
     assert len(speeds) == 6 and all(float(speed) > 0 for pair in speeds for speed in pair)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_whole_evaluation_runs_at_small_shapes(small_benchmark: Path, tmp_path: Path) -> None:
     options = ["--tiny", "--shape", "qwen", "--benchmark", str(small_benchmark)]
     options += ["--folder", str(tmp_path), "--passes", "none", "--generated", "none"]
