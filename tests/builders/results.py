@@ -349,6 +349,17 @@ def kept(name: str, make: Callable[[Path], object], to: Path) -> Path:
     return copied(first / "r.duckdb", to)
 
 
+def empty(to: Path) -> Path:
+    """A results file without a run; to make its tables takes longer than most of what is tested in
+    them."""
+
+    def make(path: Path) -> None:
+        with store.connect(path):
+            pass
+
+    return kept("empty", make, to)
+
+
 def copied(results: Path, to: Path) -> Path:
     """A results file with its folders of Parquet files and nights, copied to the path ``to``."""
     if (results.parent / "nights").exists():

@@ -21,6 +21,7 @@ from sdgbias import store
 from sdgbias.errors import StoreError
 from sdgbias.store import database, migrate
 from tests.builders.refusals import Refusal
+from tests.builders.results import empty
 from tests.builders.store_rows import child, contents, holding, run, tables
 
 PUBLIC = "run_id model suite task test method pillar indicator metric value n ci_low ci_high"
@@ -28,10 +29,11 @@ PUBLIC = "run_id model suite task test method pillar indicator metric value n ci
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / "results" / "sdgbias.duckdb"
+    return empty(tmp_path / "results" / "sdgbias.duckdb")
 
 
-def test_publish_and_read_back(path: Path) -> None:
+def test_publish_and_read_back(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "sdgbias.duckdb"
     store.publish(path, run(config={"b": 1, "a": [2]}), tables())
     public = store.query(path, "FROM metrics")
     assert list(public.columns) == PUBLIC.split()
@@ -63,7 +65,7 @@ def test_publish_replaces_the_run_and_only_the_run(path: Path) -> None:
 
 def test_which_runs(path: Path) -> None:
     """A model whose only run never ended has none."""
-    assert not store.has_run(path, "a1")
+    assert not store.has_run(path.with_name("none.duckdb"), "a1")
     for run_id, model, day in [("a1", "a", 1), ("a2", "a", 3), ("b1", "b", 2)]:
         store.publish(path, run(run_id, model=model, finished_at=f"2026-11-0{day}T00:00:00"), {})
     store.publish(path, run("b2", model="b", finished_at=None), {})
@@ -149,7 +151,7 @@ def test_a_file_of_an_unknown_schema_is_refused_and_unchanged(path: Path, other:
 @pytest.mark.parametrize("content", [None, b""])
 def test_an_empty_file_is_a_new_one(path: Path, content: bytes | None) -> None:
     """What a writer leaves that is killed before its first transaction."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink()
     path.write_bytes(content) if content is not None else duckdb.connect(str(path)).close()
 
     assert store.query(path, "FROM runs").empty

@@ -18,13 +18,14 @@ from sdgbias.errors import StoreError, UsageError
 from sdgbias.store import maintenance
 from sdgbias.store import parquet as files
 from sdgbias.store.tables import DETAILS
+from tests.builders.results import empty
 from tests.builders.store_rows import child, run, tables
 
 
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
     """Runs r1 and r2 with scores of mass 0.5 and 0.6."""
-    path = tmp_path / "here" / "r.duckdb"
+    path = empty(tmp_path / "here" / "r.duckdb")
     for name, mass in (("r1", 0.5), ("r2", 0.6)):
         store.publish(path, run(name, model=name), tables(mass))
     return path
@@ -58,7 +59,7 @@ def test_same_rows_same_bytes_same_name_whatever_their_order(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("run_id", ["007", "a/b c", "%41", "x=y", "it's", ".."])
 def test_run_ids_of_every_kind_stay_inside_and_come_back(tmp_path: Path, run_id: str) -> None:
-    path = tmp_path / "[x]*'" / "r.duckdb"
+    path = empty(tmp_path / "[x]*'" / "r.duckdb")
     store.publish(path, run(run_id), tables())
     assert masses(path, "run_id = ?", params=[run_id]) == {run_id: 0.5}
     assert {p.parent.parent for p in tmp_path.rglob("*.parquet")} == {path.with_suffix(".runs")}

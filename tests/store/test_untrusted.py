@@ -15,12 +15,14 @@ import pytest
 from sdgbias import store
 from sdgbias.errors import SdgbiasError, StoreError, UsageError
 from sdgbias.store import parquet
+from tests.builders.results import empty
 
 SCORE = {"task": "mcq", "item_id": 1, "test": "T1", "view": "full", "logits": [0.0, 1.0]}
 
 
 def published(results: Path, *runs: str) -> Path:
     """A file with these runs of one score each."""
+    empty(results)
     for run in runs:
         record = {"run_id": run, "model": "m", "benchmark_id": "b"}
         store.publish(results, record, {"scores": pd.DataFrame([SCORE | {"candidates": "AB"}])})

@@ -11,6 +11,7 @@ import pytest
 
 from sdgbias import store
 from tests.builders.commands import ok
+from tests.builders.results import empty
 from tests.builders.store_rows import run, unpacked_earlier
 
 
@@ -71,7 +72,7 @@ def test_errors_cluster_by_prompt_where_a_prompt_holds_nothing_of_the_place(resu
 
 
 def test_the_latest_run_is_of_a_model_on_a_benchmark(tmp_path: Path) -> None:
-    path = tmp_path / "r.duckdb"
+    path = empty(tmp_path / "r.duckdb")
     for name, benchmark, day in (("a", "x", 1), ("b", "x", 2), ("c", "y", 1), ("d", "x", None)):
         finished = f"2026-01-0{day}T00:00:00" if day else None
         store.publish(path, run(name, model="m", benchmark_id=benchmark, finished_at=finished), {})
@@ -82,7 +83,7 @@ def test_the_latest_run_is_of_a_model_on_a_benchmark(tmp_path: Path) -> None:
 
 
 def test_a_run_that_is_published_again_is_no_longer_analysed(tmp_path: Path) -> None:
-    path = tmp_path / "r.duckdb"
+    path = empty(tmp_path / "r.duckdb")
     store.publish(path, run("a"), {})
     store.replace(path, "a", {"analyses": pd.DataFrame([{"settings": {"draws": 1}}])})
     assert len(store.query(path, "FROM analyses")) == 1

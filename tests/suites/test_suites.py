@@ -17,6 +17,7 @@ from sdgbias.registry.spec import ModelSpec
 from sdgbias.scoring.run_id import run_id
 from sdgbias.suites.suite import EvalSettings
 from sdgbias.types import SUITES
+from tests.builders.results import empty
 
 SPEC = ModelSpec(
     name="m", title="M", backend="planted", repo="planted:x", revision="1", state="enabled"
@@ -75,7 +76,7 @@ def test_a_slip_of_the_pen_is_no_name_of_a_suite(name: object) -> None:
 
 
 def test_newest_runs_of_every_suite_that_results_hold(tmp_path: Path) -> None:
-    results = tmp_path / "r.duckdb"
+    results = empty(tmp_path / "r.duckdb")
     for n, (suite, model, benchmark) in enumerate(
         [
             ("people", "m", "p1"),
