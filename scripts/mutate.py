@@ -136,6 +136,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     root = Path.cwd()
     with tempfile.TemporaryDirectory(prefix="mutants-") as name:
+        Path(name).chmod(0o755)  # tests that go on as another user read the code there
         scratch = Scratch(root, Path(name).resolve(), args.limit)
         mutants = [
             Mutant(r["id"], r["file"], r["old"], r["new"], tuple(r["tests"]))
