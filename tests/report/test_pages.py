@@ -49,6 +49,13 @@ def packed(text: str) -> dict[str, dict[str, Any]]:
 # ----------------------------------------------------------------------
 
 
+def test_groups_that_lost_their_rows_of_full_are_drawn_of_cade(fake: Path, tmp_path: Path) -> None:
+    """As a person's SQL can leave a results file."""
+    gone = "DELETE FROM numbers WHERE study = 'groups' AND method = 'full'"
+    index = write_report(altered(fake, tmp_path, gone), tmp_path / "out")
+    assert re.search(r"CADE</abbr> of [^<]* lies between ", read(index.parent, "groups.html"))
+
+
 def test_only_pages_with_rows_are_written(folder: Path, tmp_path: Path) -> None:
     assert sorted(p.name for p in folder.iterdir()) == sorted(
         ["index.html", "compare.html", "questions.html", *STUDY_PAGES, *MODEL_PAGES]
