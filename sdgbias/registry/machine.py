@@ -28,10 +28,10 @@ BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 #: LEAST: GiB that the libraries take by themselves.
 OVERHEAD, LEAST = 1.2, 0.5
 #: Limits of parameters -> prompts per batch where memory is short.
-SIZES = ((1e8, 32), (1e9, 16), (9e9, 8))
+BATCH_SIZES = ((1e8, 32), (1e9, 16), (9e9, 8))
 #: Cache and activations of a prompt with a picture of 576 tokens, of the memory of the weights:
 #: 0.43 of 13.2 GiB (bench/gpu_views).
-PROMPT = 0.033
+PROMPT_SHARE = 0.033
 #: Numbers of GPUs that may share a model.
 DEGREES = (1, 2, 4, 8)
 #: Names the GPUs to judge for instead of those of this machine, such as 8x80: eight of 80 GiB.
@@ -165,9 +165,9 @@ def batch_size(params: float, weights: float, devices: int, machine: Machine) ->
     are this many GiB. Bigger models leave less room for activations; a GPU fills half of what the
     weights leave, since it scores more than twice as fast with 128 prompts as with 8
     (docs/reference/benchmarks.md)."""
-    least = next((size for limit, size in SIZES if 0 < params < limit), 4)
+    least = next((size for limit, size in BATCH_SIZES if 0 < params < limit), 4)
     if not machine.gpus or not weights:
         return least
     room = min(machine.gpus) * devices - need(weights)
-    prompts = room / 2 / (PROMPT * weights)
+    prompts = room / 2 / (PROMPT_SHARE * weights)
     return max([least, *(size for size in (16, 32, 64, 128) if size <= prompts)])
