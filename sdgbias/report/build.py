@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
@@ -109,7 +110,9 @@ class ReportPages:
         if not self.latest:
             return {}
         ids = [run["run_id"] for run in self.runs]
-        of = {p.file: self.ask(draw.draw, ids, p.figures) for p in layout.PAGES if p.figures}
+        names = {p.file: p.figures for p in layout.PAGES if p.figures}
+        drawn = self.ask(draw.draw, ids, list(chain.from_iterable(names.values())))
+        of = {file: [drawn[n] for n in each if n in drawn] for file, each in names.items()}
         return of | {COMPARE.file: pairs.figures(self.board)}
 
     @cached_property

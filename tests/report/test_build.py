@@ -171,7 +171,7 @@ def test_figures_follow_the_page_scheme_and_say_their_numbers(fake: Path, tmp_pa
 
     def drawn(path: Path) -> list[charts.Figure]:
         with Results(path).reading() as reader:
-            return draw.draw(reader, ["fake-pessimist-2"], names)
+            return list(draw.draw(reader, ["fake-pessimist-2"], names).values())
 
     figures = drawn(fake)
     assert [f.name for f in figures] == names

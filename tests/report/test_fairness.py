@@ -76,7 +76,7 @@ def figures(path: Path) -> dict[str, Figure]:
         runs = fairness.runs_of(reader)
         data = [run["data"] for run in runs]
         drawn = draw.draw(reader, [r["run_id"] for r in runs], fairness.FIGURES, data)
-        return {f.name: f for f in drawn}
+        return {f.name: f for f in drawn.values()}
 
 
 def page(path: Path) -> dict[str, Any]:

@@ -29,8 +29,8 @@ _LEVELS = ("poorest", "middle", "richest")
 
 def draw(
     reader: Reader, runs: Sequence[str], names: Sequence[str], data: Sequence[str] = ()
-) -> list[Figure]:
-    """The figures of these names that have rows of these runs, in their order. A name with a part,
+) -> dict[str, Figure]:
+    """The figures that have rows of these runs, by these names. A name with a part,
     'groups/country', is of the rows about this attribute. ``data``: the set of people that each
     run was asked about; with several, each figure has a select for them."""
     sql = packaged_sql("figures.sql")
@@ -48,9 +48,9 @@ def draw(
             "pairs": [f"{name}:{one}-{other}" for name, (one, other) in PAIRS.items()],
         },
     )
-    drawn = (_draw(rows[name.partition("/")[0]], *name.partition("/")[::2]) for name in names)
+    drawn = {n: _draw(rows[n.partition("/")[0]], *n.partition("/")[::2]) for n in names}
     several = ("data",) * (len(set(data)) > 1)
-    return [replace(f, filters=(*several, *f.filters)) for f in drawn if f is not None]
+    return {n: replace(f, filters=(*several, *f.filters)) for n, f in drawn.items() if f}
 
 
 def _draw(rows: pd.DataFrame, name: str, part: str) -> Figure | None:

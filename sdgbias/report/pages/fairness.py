@@ -61,7 +61,7 @@ def context(reader: Reader, runs: Sequence[Row], checks: str = "") -> dict[str, 
     terms = ask("people-terms")[0]
     several = len({run["benchmark_id"] for run in runs}) > 1
     return {
-        **drawn(draw.draw(reader, ids, FIGURES, [run["data"] for run in runs])),
+        **drawn(draw.draw(reader, ids, FIGURES, [run["data"] for run in runs]).values()),
         "checks": checks,
         "runs": runs,
         "unanswerable": {i: parsed(run_of[i]["config"]).get("unanswerable", 0) for i in ids},

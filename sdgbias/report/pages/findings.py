@@ -31,7 +31,7 @@ def findings(reader: Reader, run_id: str) -> dict[str, Any]:
         "leaning": [(f"{v.pillar}: {v.verdict}", v.evidence) for v in leaning(cells, model)],
         "extra": [*_image_use(cells, model), *_cade(cells, model, params), *_not_asked(cells)],
         "methods": _COLUMNS,
-        "figures": [still_figure(f) for f in figures],
+        "figures": [*map(still_figure, figures.values())],
         "regression": _regression(cells, model, reader.ask(SQL["targets"], given)),
         "params": params,
         "answers": [

@@ -61,7 +61,7 @@ def context(
         "words": terms_in(*(answer.text for answer in shown["answers"]), *WORDS),
         "board_script": (STATIC / "board.js").read_text(encoding="utf-8"),
         "trends": trends(reader, table, among),
-        "image_use": map(still_figure, draw.draw(reader, on_places, ["image-use"])),
+        "image_use": map(still_figure, draw.draw(reader, on_places, ["image-use"]).values()),
         "planted": [r["model"] for r in table["rows"] if r["provenance"] == "planted"],
         "mixed": [s for s, ids in table["benchmarks"].items() if len(ids) > 1],
         "synthetic": any(parsed(run["config"]).get("synthetic") for run in cells.runs)

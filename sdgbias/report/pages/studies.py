@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -66,7 +66,7 @@ def words(figures: Sequence[Figure]) -> Mapping[str, str]:
     return terms_in(*(f.reads for f in figures), *(f.axes for f in figures), *used)
 
 
-def drawn(figures: Sequence[Figure]) -> dict[str, Any]:
+def drawn(figures: Collection[Figure]) -> dict[str, Any]:
     """The figures of a page for its template. The scripts stand only on pages with a figure that
     offers a choice; every other one is an SVG."""
     parts = [shown_figure(f) for f in figures]
