@@ -142,7 +142,7 @@ def test_the_best_model_is_named_only_beyond_its_interval(table: dict[str, Any])
     [best] = [s for s in first_screen.best(table) if "questions about places" in s]
     known = [cell(table, m, "Accuracy") for m, (kind, _) in NAMED.items() if kind == "measured"]
     if matrix.reach(max(known, key=lambda c: c["sort"]), known):
-        assert best.startswith("No model is the best on questions about places beyond its interval")
+        assert best.startswith("No model is clearly ahead on questions about places: ")
     else:
         assert "is the most accurate on questions about places" in best
 

@@ -214,8 +214,8 @@ def best(rows: pd.DataFrame, shown: pd.DataFrame) -> dict[str, str]:
     if reach == 0:
         return {"best": f"for {top['model']}, the highest is {measured}."}
     return {
-        "best": f"for {top['model']}, no method is the highest beyond its interval: first"
-        f" {measured}, and {reach} of {len(others)} others can't be told apart from it."
+        "best": f"for {top['model']}, no method is clearly the highest: {measured} ranks first, but"
+        f" {reach} of {len(others)} others can’t be distinguished from it."
     }
 
 

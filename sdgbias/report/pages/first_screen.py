@@ -209,7 +209,7 @@ def _debiasing(
             if abs(after.value - right) < abs(before.value - right)
         ]
         lead.append(
-            f"For {_of(nearer, moved)} CADE moves the direction given too often nearer to its"
+            f"For {_of(nearer, moved)} CADE brings the over-represented direction closer to its"
             " share of the right answers."
         )
         for model in _most(moved, lambda m: moved[m][1].value - moved[m][3], moved):
@@ -411,16 +411,16 @@ def best(table: Table) -> list[str]:
         ranked = _column(table, rows, suite, "recall" if recognises else metrics[0])
         if ranked:
             name, top = max(ranked, key=lambda k: k[1]["sort"])
-            others = matrix.reach(top, [cell for _, cell in ranked])
-            if len(ranked) == 1:
+            others, reached = len(ranked) - 1, matrix.reach(top, [cell for _, cell in ranked])
+            if not others:
                 text = f"{name} is the only model measured on {what}: {top['said']}."
-            elif others == 0:
+            elif not reached:
                 text = f"Of {len(ranked)} models, {name} {does} {what}: {top['said']}."
             else:
+                some = f"{reached} of the {others} others" if others > 1 else "the other model"
                 text = (
-                    f"No model is the best on {what} beyond its interval: {name} comes first"
-                    f" ({top['said']}), and {others} of the {len(ranked) - 1} others don’t differ"
-                    " from it measurably."
+                    f"No model is clearly ahead on {what}: {name} ranks first ({top['said']}), but"
+                    f" {some} {'is' if reached == 1 else 'are'} not measurably behind."
                 )
             sentences.append(text)
     return sentences
