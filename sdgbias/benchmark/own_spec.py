@@ -20,7 +20,12 @@ FILE = "suite.yaml"
 #: Level of a question whose cell of a group column is empty.
 UNKNOWN = "unknown"
 _Line = Annotated[
-    Text, Field(max_length=120, pattern=r"^[^\n]*$", description="One line, 120 letters at most.")
+    Text,
+    Field(
+        max_length=120,
+        pattern=r"^[^\x00-\x1f\x7f]*$",
+        description="One line without control characters, 120 letters at most.",
+    ),
 ]
 
 

@@ -76,6 +76,7 @@ def test_a_folder_without_faults(tmp_path: Path) -> None:
         (("groups: [colour]", "groups: [colour"), 8, "can't be read as YAML"),
         (("groups: [colour]", "groups: [a=b]"), 7, "'a=b'; valid: A column without '='"),
         (("title: Counting", "title: |\n two\n lines\nx: Counting"), 2, "valid: One line"),
+        (("title: Counting dots", 'title: "\\e[2J"'), 2, "without control characters"),
     ],
 )
 def test_faults_of_suite_yaml(

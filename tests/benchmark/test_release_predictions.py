@@ -343,6 +343,14 @@ def test_a_bad_table_gets_one_clear_line(
     assert "\n" not in str(caught.value) and not (tmp_path / "out" / "cade_config.json").exists()
 
 
+@pytest.mark.parametrize("values", [pd.Timestamp("2026-01-01"), pd.Timedelta(days=1), True])
+def test_times_and_flags_of_a_typed_table_are_no_logits(tmp_path: Path, values: Any) -> None:
+    full = tables(tmp_path / "pred", suffix=".parquet")["full"]
+    write(full.assign(logit_B=values), tmp_path / "pred" / "mcq_T2.parquet")
+    with pytest.raises(InputError, match="index 0: logit_B .* in 300 .*a number"):
+        apply(tmp_path / "pred")
+
+
 def test_no_full_table_names_what_is_there(pred: Path) -> None:
     for folder, words in ((pred, "no rows of mcq_T1.csv.*mcq_T2"), (pred / "no", "no such folder")):
         with pytest.raises(InputError, match=words):

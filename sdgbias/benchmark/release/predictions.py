@@ -82,6 +82,8 @@ def _read_table(folder: Path, stem: str, columns: list[str]) -> pd.DataFrame:
     table = table.set_axis(pd.Index(numbers.astype("int64"), name="index"))
     given = table.reindex(columns=columns)
     logits = given.apply(pd.to_numeric, errors="coerce").astype(np.float64)
+    # pandas counts times in nanoseconds, and true as one
+    logits[given.select_dtypes(["datetime", "datetimetz", "timedelta", "bool"]).columns] = np.nan
     for column in columns:
         no_number = logits[column].isna() & given[column].notna() | (logits[column] == np.inf)
         for at in table.index[no_number]:
