@@ -1,5 +1,5 @@
 """Writes docs/sample: pages of a demo's night, and of a later night with a breach, to look at
-before installing anything.
+before installing anything; and docs/images, what Chromium shows of them.
 
     python scripts/sample_pages.py DEMO.duckdb BREACH.duckdb
 
@@ -16,7 +16,11 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import io
+import shutil
 from pathlib import Path
+
+from PIL import Image, ImageOps
 
 from sdgbias import store
 from sdgbias.report.build import ReportPages
@@ -27,6 +31,14 @@ SAMPLE = ROOT / "docs/sample"
 DIGEST = SAMPLE / "templates.sha256"
 #: Folder -> its pages beside those of the models.
 PAGES = {"demo": (OVERVIEW, NIGHT, QUESTIONS), "breach": (NIGHT, OVERVIEW)}
+#: Picture of the README -> its page, its height in pixels, and the element that it shows ('': the
+#: page from its beginning).
+PICTURES = {
+    "first-screen": ("demo/index.html", 1000, ""),
+    "last-night": ("breach/night.html", 1000, ""),
+    "leaderboard": ("demo/index.html", 1000, "#leaderboard"),
+    "question": ("demo/questions.html", 1300, ""),
+}
 
 
 def digest() -> str:
@@ -49,6 +61,29 @@ def write(results: Path, out: Path, pages: tuple[Page, ...]) -> None:
             (out / file).write_text(text, encoding="utf-8")
 
 
+def take_pictures() -> None:
+    """Write docs/images, 1,265 pixels wide, in light colours."""
+    from selenium import webdriver
+    from selenium.webdriver.common.by import By
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium") or ""
+    for flag in ("headless=new", "no-sandbox", "disable-gpu", "hide-scrollbars"):
+        options.add_argument(f"--{flag}")
+    service = webdriver.ChromeService(shutil.which("chromedriver"))
+    with webdriver.Chrome(options, service) as chromium:
+        for name, (page, height, element) in PICTURES.items():
+            size = {"width": 1265, "height": height, "deviceScaleFactor": 1, "mobile": False}
+            chromium.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+            chromium.get((SAMPLE / page).as_uri())
+            shown = chromium.find_element(By.CSS_SELECTOR, element) if element else None
+            png = shown.screenshot_as_png if shown else chromium.get_screenshot_as_png()
+            picture = Image.open(io.BytesIO(png)).convert("RGB")
+            if shown:
+                picture = ImageOps.expand(picture, 24, "#fdfdfc")
+            picture.quantize(128).save(ROOT / f"docs/images/{name}.png", optimize=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -59,6 +94,7 @@ def main() -> None:
     for name, pages in PAGES.items():
         write(getattr(chosen, name), SAMPLE / name, pages)
     DIGEST.write_text(digest() + "\n", encoding="utf-8")
+    take_pictures()
 
 
 if __name__ == "__main__":
