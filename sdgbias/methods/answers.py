@@ -16,6 +16,8 @@ _NUMBER = re.compile(
     r"(?<![\w.,])(?<![A-Za-z][-\u2212\u2013])"
     r"[-\u2212\u2013+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)"
 )
+#: Characters of a number before its point; a float holds 308 digits.
+_LONGEST = 300
 _GOAL = re.compile(r"\b(?:SDG|goal|target|indicator)\s*$", re.IGNORECASE)
 #: What stands in an answer for the part that an endpoint's content filter removed: a refusal.
 FILTERED = "[removed by the endpoint's content filter]"
@@ -94,13 +96,14 @@ def begins_thought(token: str) -> bool:
 
 
 def number_span(text: str, reference: bool = False) -> tuple[int, int] | None:
-    """(start, end) of the number a generated answer states, or None when there is none."""
+    """(start, end) of the number a generated answer states, or None when there is none: nor is one
+    with more digits than a float holds, as a model writes that repeats itself."""
     if reference:
         match = _REFERENCE_NUMBER.search(text)
         return match.span() if match else None
     for match in _NUMBER.finditer(text, *_part(text)):
         if not _GOAL.search(text[: match.start()]):
-            return match.span()
+            return match.span() if len(match[0].split(".")[0]) <= _LONGEST else None
     return None
 
 

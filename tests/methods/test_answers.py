@@ -30,11 +30,17 @@ from sdgbias.methods.answers import (
         ("about 40%.", 40.0, 40.0),
         ("none", None, None),
         ("", None, None),
+        ("0." + "3" * 400, 1 / 3, 1 / 3),
     ],
 )
 def test_numbers(text: str, ours: float | None, reference: float | None) -> None:
     assert parse_number(text) == ours
     assert parse_number(text, reference=True) == reference
+
+
+def test_more_digits_than_a_float_holds_are_no_number() -> None:
+    assert parse_number("9" * 400) is None and with_first_digit("9" * 400, "3") == 0.0
+    assert parse_number("9" * 400, reference=True) == float("inf")  # the authors' parser
 
 
 @pytest.mark.parametrize(
