@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,46 +16,15 @@ from tests.builders.night_stubs import NOW, PUBLISH, job, settings, stub
 SECRETS = ("NIGHT_CHAT", "TEAM_ROOM", plan.WEBHOOK, *attempt.NOT_FOR_MODELS)
 
 
-def test_given_an_outcome_then_it_is_that_of_the_process(tmp_path: Path) -> None:
+def test_given_a_night_that_starts_again_then_what_it_published_is_published(tmp_path: Path) -> None:
+    """Killed after a model's process reported its run, and before the night recorded it."""
     results, one = tmp_path / "r.duckdb", job(tmp_path)
-    code = stub("print('scoring'); " + PUBLISH + "; sys.exit(3)")
-    outcome = attempt.attempt(one, results, argv=code)
-    assert (outcome.outcome, outcome.run_id) == ("published", "m-1")
-    assert (outcome.scored, outcome.planned, outcome.failed) == (10, 12, 2)
-    assert outcome.kind == outcome.message == ""
-    assert outcome.log == "nights/2026-11-21T0130/logs/m-sdg.log"
-    assert "scoring" in one.log.read_text()
+    assert attempt.attempt(one, results, argv=stub(PUBLISH)).outcome == "published"
     unchanged = stub("tell(run_id='m-1', outcome='unchanged')")
-    again = attempt.attempt(one, results, argv=unchanged)
-    assert again.outcome == "published", "in this night, before it was killed and started again"
-    other = replace(one, log=one.log.with_name("m-people.log"))
-    assert attempt.attempt(other, results, argv=unchanged).outcome == "unchanged"
-    finished = attempt.unchanged(replace(other, run_id="m-0"), datetime.now(UTC))
-    assert (finished.outcome, finished.run_id, finished.attempts) == ("unchanged", "m-0", 0)
-
-
-@pytest.mark.parametrize(
-    ("code", "kind", "message"),
-    [
-        ("", "Unexpected", "ended with exit code 0 and reported no outcome"),
-        ("sys.exit(4)", "RegistryError", "ended with exit code 4 and reported no outcome"),
-        ("print('error: x: no file'); sys.exit(3)", "InputError", "x: no file"),
-    ],
-)
-def test_given_no_outcome_then_how_the_process_ended_says_why(
-    tmp_path: Path, code: str, kind: str, message: str
-) -> None:
-    outcome = attempt.attempt(job(tmp_path), tmp_path / "r.duckdb", argv=stub(code))
-    assert (outcome.outcome, outcome.kind, outcome.message) == ("failed", kind, message)
-
-
-def test_given_a_results_file_that_is_free_again_then_the_model_is_published(
-    tmp_path: Path,
-) -> None:
-    busy = "tell(kind='Busy', message='held by another')"
-    codes = stub(busy, busy, PUBLISH)
-    outcome = attempt.keep_trying(job(tmp_path), tmp_path / "r.duckdb", None, [].append, codes)
-    assert (outcome.outcome, outcome.attempts) == ("published", 3)
+    assert attempt.attempt(one, results, argv=unchanged).outcome == "published"
+    for run, outcome in (("m-1", "published"), ("m-0", "unchanged")):
+        finished = attempt.unchanged(replace(one, run_id=run), NOW)
+        assert (finished.outcome, finished.run_id, finished.attempts) == (outcome, run, 0)
 
 
 def test_given_want_of_memory_then_the_batch_is_halved(tmp_path: Path) -> None:

@@ -6,12 +6,13 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -25,6 +26,7 @@ from sdgbias.nightly.plan import Job, Night, name_of, tonight
 from sdgbias.registry import entries
 from sdgbias.store import night_files
 from tests.builders.night_stubs import NIGHT, NOW, PUBLISH, by_model, entry, settings
+from tests.builders.prefect_server import wait_for
 
 FULL = records.StepResult("failed", "the folder is full")
 BREACH = records.StepResult("breach", "m: accuracy")
@@ -42,16 +44,24 @@ def ends(**results: records.StepResult) -> Step:
     return lambda name, options, night: results.get(name, steps.DONE)
 
 
-def run(s: NightOptions, argv, now: datetime = NOW, step: Step = ends()) -> nights.NightSummary:  # type: ignore[no-untyped-def]
-    score = partial(attempt.keep_trying, sleep=lambda seconds: None, argv=argv)
+def run(
+    s: NightOptions, now: datetime = NOW, step: Step = ends(), **codes: str
+) -> nights.NightSummary:
+    """A night whose models run this code."""
+    score = partial(attempt.keep_trying, sleep=lambda seconds: None, argv=by_model(**codes))
     return nights.run(s, lambda: now, [].append, score, step)
 
 
+def ended(job: Job, **facts: Any) -> attempt.JobOutcome:
+    return attempt.outcome_of(job, NOW, attempts=1, **facts)
+
+
 def test_given_two_nights_by_hand_in_a_minute_then_each_has_a_name(tmp_path: Path) -> None:
-    s = settings(tmp_path, "fine", timezone="Europe/Berlin")
+    s = settings(tmp_path, timezone="Europe/Berlin")
     first = datetime(2026, 10, 25, 0, 30, 5, tzinfo=UTC)
     for at in (first, first + timedelta(seconds=20)):
-        assert run(s, by_model(fine=PUBLISH), at).status == "done"
+        night = run(s, at)
+        assert (night.status, night.exit_code, night.outcomes) == ("done", 0, ()), "none was due"
     names = ["2026-10-25T0230", "2026-10-25T0230-2"]
     assert [records.status(s.results, name) for name in names] == ["done", "done"]
     assert sorted(f.name for f in (s.results.parent / "nights").iterdir() if f.is_dir()) == names
@@ -59,28 +69,18 @@ def test_given_two_nights_by_hand_in_a_minute_then_each_has_a_name(tmp_path: Pat
     assert name_of(s, again) == "2026-10-25T0230-3"
     due = replace(s, scheduled_for=first.isoformat(), cron="30 2 * * *")
     for named in (due, replace(s, night=names[1])):
-        finished = run(named, by_model(fine="raise SystemExit(1)"), first)
+        finished = run(named, first)
         assert "done already" in finished.note, "one that was named is that one"
-        assert (finished.status, finished.exit_code, finished.outcomes) == ("", 0, ())
+        assert (finished.status, finished.exit_code) == ("", 0)
 
 
-def test_given_no_good_model_then_the_night_failed_and_without_any_it_did_not(
-    tmp_path: Path,
-) -> None:
-    s = settings(tmp_path, "busy")
-    failed = run(s, by_model(busy="tell(kind='Busy', message='held by another')"))
-    assert (failed.status, failed.exit_code) == ("failed", 8)
-    (tmp_path / "registry/models/busy.yaml").unlink()
-    nobody = run(replace(s, night=LATER), by_model())
-    assert (nobody.status, nobody.exit_code, nobody.outcomes) == ("done", 0, ())
-
-
-def test_given_a_benchmark_that_fails_its_gate_then_no_model_is_asked(tmp_path: Path) -> None:
+def test_given_no_good_model_or_benchmark_then_the_night_failed(tmp_path: Path) -> None:
+    s = settings(tmp_path, "m")
+    failed = run(s, m="sys.exit(3)")
+    assert (failed.status, failed.exit_code, len(failed.outcomes)) == ("failed", 8, 1)
     broken = records.StepResult("failed", "items_mcq: rule unique-ids broken")
-    night = run(
-        settings(tmp_path, "m"), by_model(m="raise SystemExit(1)"), step=ends(benchmark=broken)
-    )
-    assert (night.status, night.exit_code, night.outcomes) == ("failed", 8, ())
+    unasked = run(replace(s, night=LATER), step=ends(benchmark=broken))
+    assert (unasked.status, unasked.exit_code, unasked.outcomes) == ("failed", 8, ())
     assert entries.load(tmp_path, "m").state == "enabled"
 
 
@@ -97,12 +97,23 @@ def test_given_a_benchmark_that_fails_its_gate_then_no_model_is_asked(tmp_path: 
 def test_given_ends_of_steps_then_they_decide_the_exit_code(
     tmp_path: Path, results: dict[str, records.StepResult], code: int
 ) -> None:
-    s = settings(tmp_path, "m", selfcheck=True)
-    night = run(s, by_model(m=PUBLISH), step=ends(**results))
-    assert (night.status, night.exit_code) == ("done", code)
+    """Each knows how those before it ended, and a failed one stops none."""
+    s, recorded, lines = settings(tmp_path, selfcheck=True), dict[str, Any](), list[str]()
+
+    def step(name: str, options: NightOptions, night: Night) -> records.StepResult:
+        row = night_files.read(options.results, "nights", {"night": night.night})
+        recorded[name] = row["step_states"]
+        return results.get(name, steps.DONE)
+
+    night = nights.run(s, lambda: NOW, lines.append, step=step)
     order = [steps.CHECK, "analyse", steps.SELFCHECK, *steps.STEPS[1:]]
+    assert (night.status, night.exit_code) == ("done", code)
     assert night.steps == {name: results.get(name, steps.DONE) for name in order}
-    assert list(night.steps or {}) == order, "a failed step stops none"
+    assert list(night.steps or {}) == order and list(recorded) == [*order, steps.LAST_PAGE]
+    states = {name: results.get(name, steps.DONE).state for name in order}
+    for at, name in enumerate(order[1:], 1):
+        assert recorded[name] == {before: states[before] for before in order[:at]}
+    assert [line.split(":")[0] for line in lines] == order[1:]
     assert replace(night, steps={}, unsaved="locked").exit_code == 8
 
 
@@ -114,34 +125,18 @@ def test_given_two_suites_then_a_model_is_asked_them_one_after_the_other(tmp_pat
     entry(tmp_path, "m", options={"suites": ["sdg", "people"]})
     lock = tmp_path / "one"
     code = f"p = pathlib.Path({str(lock)!r}); p.mkdir(); time.sleep(0.3); p.rmdir(); {PUBLISH}"
-    night = run(replace(s, benchmark=[*s.benchmarks, people]), by_model(m=code))
+    night = run(replace(s, benchmark=[*s.benchmarks, people]), m=code)
     outcomes = {o.suite: o.outcome for o in night.outcomes}
     assert outcomes == dict.fromkeys(("people", "sdg"), "published")
 
 
-def test_given_an_interrupted_night_then_it_is_marked_and_goes_on(tmp_path: Path) -> None:
-    s = settings(tmp_path, "a", "b", night=NIGHT)
-
-    def stop(job: Job, results: Path, number: int) -> Sequence[str]:
-        if job.model == "b":
-            raise KeyboardInterrupt
-        return by_model(a=PUBLISH)(job, results, number)
-
-    with pytest.raises(KeyboardInterrupt):
-        run(s, stop)
-    assert records.status(s.results, NIGHT) == "interrupted"
-    assert records.history(s.results)[["model", "outcome"]].values.tolist() == [["a", "published"]]
-    assert run(s, by_model(a="tell(run_id='a-1', outcome='unchanged')", b=PUBLISH)).status == "done"
-    outcomes = records.history(s.results).set_index("model")["outcome"]
-    assert outcomes.to_dict() == dict.fromkeys("ab", "published")
-
-
-def test_given_ctrl_c_then_the_running_model_is_ended(tmp_path: Path) -> None:
-    s, started = settings(tmp_path, "a", night=NIGHT), tmp_path / "started"
+def test_given_ctrl_c_then_the_running_model_is_ended_and_the_night_goes_on_later(
+    tmp_path: Path,
+) -> None:
+    s, started = settings(tmp_path, "a", "b", night=NIGHT), tmp_path / "started"
 
     def interrupt() -> None:
-        while not started.exists():
-            time.sleep(0.05)
+        wait_for("the second model", started.exists)
         os.kill(os.getpid(), signal.SIGINT)
 
     # a shell's background processes inherit that Ctrl-C is ignored
@@ -149,32 +144,33 @@ def test_given_ctrl_c_then_the_running_model_is_ended(tmp_path: Path) -> None:
     threading.Thread(target=interrupt, daemon=True).start()
     try:
         with pytest.raises(KeyboardInterrupt):
-            run(s, by_model(a=f"pathlib.Path({str(started)!r}).touch(); time.sleep(30)"))
+            run(s, a=PUBLISH, b=f"pathlib.Path({str(started)!r}).touch(); time.sleep(600)")
     finally:
         signal.signal(signal.SIGINT, before)
-
     assert records.status(s.results, NIGHT) == "interrupted"
-    assert records.history(s.results).empty, "its process was waited for"
+    assert records.history(s.results)[["model", "outcome"]].values.tolist() == [["a", "published"]]
+    assert run(s, a="tell(run_id='a-1', outcome='unchanged')", b=PUBLISH).status == "done"
+    outcomes = records.history(s.results).set_index("model")["outcome"]
+    assert outcomes.to_dict() == dict.fromkeys("ab", "published")
 
 
-@pytest.mark.parametrize(("outcome", "kind"), [("failed", "OutOfTime"), ("skipped", "Cancelled")])
-def test_given_a_model_that_goes_on_then_it_is_neither_quarantined_nor_a_failed_night(
-    tmp_path: Path, outcome: str, kind: str
+def test_given_models_that_go_on_then_they_are_neither_quarantined_nor_a_failed_night(
+    tmp_path: Path,
 ) -> None:
-    """Its time was over, or a person cancelled it."""
-    s, lines = settings(tmp_path, "big"), list[str]()
-    ended = {"outcome": outcome, "kind": kind, "message": "by a person"}
+    """The time of one was over, and a person cancelled the other."""
+    kinds, lines = {"big": ("failed", "OutOfTime"), "cut": ("skipped", "Cancelled")}, list[str]()
+    s = settings(tmp_path, *kinds)
 
     def score(job: Job, results: Path, device: str | None) -> attempt.JobOutcome:
-        return attempt.outcome_of(job, NOW, attempts=1, **ended, scored=620, planned=1000)
+        outcome, kind = kinds[job.model]
+        return ended(job, outcome=outcome, kind=kind, message="by a person", scored=620)
 
     night = nights.run(s, lambda: NOW, lines.append, score, ends())
     assert (night.status, night.exit_code) == ("done", 0)
-    assert "by a person" in "".join(lines)
-    assert entries.load(tmp_path, "big").state == "enabled"
-    [row] = records.history(s.results).to_dict("records")
-    columns = ("outcome", "kind", "scored", "planned")
-    assert [row[name] for name in columns] == [outcome, kind, 620, 1000]
+    assert "".join(lines).count("by a person") == 2
+    assert {entries.load(tmp_path, name).state for name in kinds} == {"enabled"}
+    rows = records.history(s.results)[["model", "outcome", "kind", "scored"]].values.tolist()
+    assert rows == [[name, *kinds[name], 620] for name in kinds]
 
 
 def test_given_hours_then_the_models_that_they_leave_wait_and_fail_nothing(
@@ -189,33 +185,17 @@ def test_given_hours_then_the_models_that_they_leave_wait_and_fail_nothing(
         limits[job.model] = job.timeout_s
         clock[0] += 3600.0
         if job.model == "a":
-            return attempt.outcome_of(job, NOW, outcome="published", run_id="a-1")
-        return attempt.outcome_of(job, NOW, kind="TimedOut", message="not done within 3600 s")
+            return ended(job, outcome="published", run_id="a-1")
+        return ended(job, kind="TimedOut", message="not done within 3600 s")
 
     night = nights.run(s, lambda: NOW, [].append, score, ends(), steps=())
     assert limits == {"a": 7200.0, "b": 3600.0}
-    assert {o.model: o.seconds for o in night.outcomes} == {"a": 3600.0, "b": 3600.0, "c": 0.0}
-    outcomes = {o.model: (o.outcome, o.kind) for o in night.outcomes}
-    assert outcomes == {"a": ("published", ""), "b": ("failed", "OutOfTime"), "c": ("skipped", "")}
+    assert {o.model: (o.outcome, o.kind, o.seconds) for o in night.outcomes} == {
+        "a": ("published", "", 3600.0),
+        "b": ("failed", "OutOfTime", 3600.0),
+        "c": ("skipped", "", 0.0),
+    }
     assert {entries.load(tmp_path, name).state for name in "abc"} == {"enabled"}
-
-
-def test_given_closing_steps_then_each_knows_how_those_before_it_ended(tmp_path: Path) -> None:
-    recorded: dict[str, dict[str, str]] = {}
-    s, lines = settings(tmp_path), list[str]()
-
-    def step(name: str, options: NightOptions, night: Night) -> records.StepResult:
-        row = night_files.read(options.results, "nights", {"night": night.night})
-        recorded[name] = row["steps"]
-        return FULL if name == "report" else steps.DONE
-
-    night = nights.run(s, lambda: NOW, lines.append, step=step)
-    order = [steps.CHECK, *steps.STEPS]
-    assert list(recorded) == [*order, steps.LAST_PAGE] and list(night.steps or {}) == order
-    ends = dict.fromkeys(order, "done") | {"report": FULL.message}
-    for at, name in enumerate(order[1:], 1):
-        assert recorded[name] == {before: ends[before] for before in order[:at]}
-    assert [line.split(":")[0] for line in lines] == list(steps.STEPS)
 
 
 def test_given_a_night_that_ended_then_its_page_says_how(tmp_path: Path) -> None:
@@ -251,8 +231,8 @@ def test_given_the_process_of_a_step_then_it_is_done_a_breach_or_failed(
     monkeypatch.setattr(steps, "CLI", ["python", "-c", f"import sys, time\n{code}"])
     monkeypatch.setattr(steps, "TIMEOUT", 2.0 if "sleep" in code else 600.0)
     s = settings(tmp_path)
-    ended = steps.do(name, s, tonight(s, NOW))
-    assert ended.state == state and ended.message.startswith(message)
+    result = steps.do(name, s, tonight(s, NOW))
+    assert result.state == state and result.message.startswith(message)
 
 
 def test_given_a_benchmark_that_passed_its_gate_then_it_is_not_checked_twice(
@@ -270,8 +250,8 @@ def test_given_a_benchmark_that_passed_its_gate_then_it_is_not_checked_twice(
 def test_given_nothing_new_or_nobody_to_tell_then_a_step_is_not_due(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    s = settings(tmp_path, "a", night=NIGHT, webhook_env="TEAM_HOOK")
-    run(s, by_model(a=PUBLISH))
+    s = settings(tmp_path, night=NIGHT, webhook_env="TEAM_HOOK")
+    run(s)
     later = tonight(replace(s, night=LATER), NOW + timedelta(days=1))
     records.begin(s, later, NOW)
     assert not steps.not_due("gate", s, later)
@@ -282,7 +262,7 @@ def test_given_nothing_new_or_nobody_to_tell_then_a_step_is_not_due(
     monkeypatch.delenv("SDGBIAS_WEBHOOK")
     why = "no webhook address in TEAM_HOOK or SDGBIAS_WEBHOOK"
     assert steps.not_due("announce", s, later) == why
-    assert "announce" not in (run(replace(s, night=LATER), by_model(a=PUBLISH)).steps or {})
+    assert "announce" not in (run(replace(s, night=LATER)).steps or {})
     for variable in ("SDGBIAS_WEBHOOK", "TEAM_HOOK"):
         with monkeypatch.context() as environment:
             environment.setenv(variable, "http://127.0.0.1:9/hook")
