@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from sdgbias.nightly import attempt, steps
+from sdgbias.nightly import attempt, steps, weights
 from sdgbias.nightly import run as nights
 from sdgbias.nightly.night_options import NightOptions
-from sdgbias.nightly.plan import Job
+from sdgbias.nightly.plan import Job, tonight
 from sdgbias.registry import entries
 from sdgbias.registry.fetch import is_cached
 from tests.builders.hub import Hub, Repo, commit
@@ -32,8 +32,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 
 
 @pytest.fixture
-def s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NightOptions:
-    monkeypatch.setattr(steps, "run_step", lambda *step: steps.DONE)
+def s(tmp_path: Path) -> NightOptions:
     for name in ("closed", "open"):
         put(tmp_path, name, name)
     return settings(tmp_path, "planted", fetch="yes")
@@ -44,22 +43,20 @@ def put(root: Path, name: str, repo: str) -> None:
     entry(root, name, backend="hf", repo=f"lab/{repo}", revision=revision)
 
 
-def run(s: NightOptions) -> dict[str, tuple[str, str]]:
-    """Model -> outcome and message of a night; models that are started are published."""
-
-    def score(job: Job, results: Path, device: str | None) -> attempt.JobOutcome:
-        return attempt.outcome_of(job, NOW, outcome="published", run_id=f"{job.model}-1")
-
-    night = nights.run(s, lambda: NOW, [].append, score, steps=())
-    assert night.exit_code == 0
-    return {o.model: (o.outcome, o.message) for o in night.outcomes}
+def lacking(s: NightOptions) -> dict[str, str]:
+    return weights.lacking(s, tonight(s, NOW), [].append)
 
 
 def test_given_weights_that_cant_be_fetched_then_their_model_is_left_out(
-    s: NightOptions, hub: Hub
+    s: NightOptions, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    outcomes = run(s)
-    assert outcomes["open"] == outcomes["planted"] == ("published", "")
+    def score(job: Job, results: Path, device: str | None) -> attempt.JobOutcome:
+        return attempt.outcome_of(job, NOW, outcome="published", run_id=f"{job.model}-1")
+
+    monkeypatch.setattr(steps, "run_step", lambda *step: steps.DONE)
+    night = nights.run(s, lambda: NOW, [].append, score, steps=())
+    outcomes = {o.model: (o.outcome, o.message) for o in night.outcomes}
+    assert outcomes["open"] == outcomes["planted"] == ("published", "") and night.exit_code == 0
     outcome, why = outcomes["closed"]
     assert outcome == "skipped" and why.endswith("then: sdgbias models fetch closed")
     assert why.startswith("not fetched: lab/closed: gated, and you are not logged in")
@@ -68,22 +65,13 @@ def test_given_weights_that_cant_be_fetched_then_their_model_is_left_out(
     assert entries.load(s.root, "closed").enabled, "no failure of the model"
 
 
-def test_given_a_night_that_fetches_nothing_then_the_hub_is_not_asked(
-    s: NightOptions, hub: Hub
-) -> None:
-    assert run(replace(s, fetch="no"))["closed"] == ("published", "") and not hub.asked
-
-
-def test_given_a_hub_that_is_away_then_it_stops_no_model_that_is_here(
+def test_given_no_fetch_or_a_hub_that_is_away_then_no_model_that_is_here_is_lacking(
     s: NightOptions, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert run(s)["open"][0] == "published"
+    assert lacking(replace(s, fetch="no")) == {} and not hub.asked
+    assert set(lacking(s)) == {"closed"}
     put(s.root, "a-new", "other")
     with Hub({}) as away:
         pass
-    away.into(monkeypatch, tmp_path / "hf", seconds=5)
-    outcomes = run(replace(s, night="2026-11-22T0130"))
-    assert {model: outcome for model, (outcome, _) in outcomes.items()} == {
-        **dict.fromkeys(("a-new", "closed"), "skipped"),
-        **dict.fromkeys(("open", "planted"), "published"),
-    }
+    away.into(monkeypatch, tmp_path / "hf", seconds=1)
+    assert set(lacking(s)) == {"a-new", "closed"}
