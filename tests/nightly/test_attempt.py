@@ -16,7 +16,9 @@ from tests.builders.night_stubs import NOW, PUBLISH, job, settings, stub
 SECRETS = ("NIGHT_CHAT", "TEAM_ROOM", plan.WEBHOOK, *attempt.NOT_FOR_MODELS)
 
 
-def test_given_a_night_that_starts_again_then_what_it_published_is_published(tmp_path: Path) -> None:
+def test_given_a_night_that_starts_again_then_what_it_published_is_published(
+    tmp_path: Path,
+) -> None:
     """Killed after a model's process reported its run, and before the night recorded it."""
     results, one = tmp_path / "r.duckdb", job(tmp_path)
     assert attempt.attempt(one, results, argv=stub(PUBLISH)).outcome == "published"

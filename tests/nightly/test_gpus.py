@@ -28,7 +28,7 @@ from sdgbias.nightly.gpus import GpuHost
 from sdgbias.nightly.plan import Job
 from sdgbias.registry import entries, machine
 from sdgbias.scoring import admission
-from tests.builders.night_stubs import NOW, PUBLISH, entry, settings, stub
+from tests.builders.night_stubs import NOW, entry, settings
 
 EIGHT = GpuHost(tuple("01234567"))
 
@@ -53,7 +53,9 @@ def vllm_entry(root: Path, name: str, **options: object) -> None:
 def held_by_another(count: int) -> Iterator[subprocess.Popen[str]]:
     """Another process of this host that holds so many GPUs until its input ends."""
     code = "import sys\nfrom sdgbias.nightly import gpus\n"
-    code += f"assert gpus.take({count}, '01234567', 'a person'); print('held', flush=True)"
+    code += (
+        f"assert gpus.take({count}, '01234567', 'a person') is not None; print('held', flush=True)"
+    )
     command = [sys.executable, "-c", f"{code}; sys.stdin.read()"]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as other:
@@ -188,62 +190,26 @@ def test_given_gpus_that_others_hold_then_a_night_says_so_and_ends_waiting(
     assert re.fullmatch(why, outcome.message) and clock[0] == 6 * 3600.0
 
 
-def test_given_an_evaluation_at_work_then_a_night_places_its_models_around_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Real processes on a simulated host: each sees its GPUs and no others; another process holds
-    two of them until the second model ends."""
-    sizes = {"a-four": 4, "b-two": 2, "c-one": 1, "d-one": 1, "e-nine": 9}
-    s, lines = settings(tmp_path), list[str]()
-    for name, size in sizes.items():
-        vllm_entry(tmp_path, name, tensor_parallel_size=size)
-    code = (
-        f"seen = os.environ['CUDA_VISIBLE_DEVICES']; log = pathlib.Path({str(tmp_path)!r}, 'log')\n"
-        "note = lambda what: log.open('a').write(json.dumps([what, sys.argv[2], seen]) + '\\n')\n"
-        "note('start'); time.sleep(0.2); note('end')\n" + PUBLISH
-    )
-    monkeypatch.setattr(nights, "LOOK", 0.05)
-    monkeypatch.setattr(finish, "run_step", lambda *step: finish.DONE)
-    with held_by_another(2) as person:
-
-        def score(job: Job, results: Path, device: str | None) -> attempt.JobOutcome:
-            outcome = attempt.keep_trying(job, results, device, argv=stub(code))
-            if job.model == "b-two" and person.stdin:
-                person.stdin.close()
-                person.wait()
-                person.stdin = None
-            return outcome
-
-        ended = nights.run(s, lambda: NOW, lines.append, score, steps=())
-    outcomes = {o.model: o.outcome for o in ended.outcomes}
-    assert outcomes == {**dict.fromkeys(sizes, "published"), "e-nine": "skipped"}
-    assert ended.outcomes[-1].message == "takes 9 GPUs; there are 8 here"
-    held: dict[str, set[str]] = {}
-    for line in (tmp_path / "log").read_text().splitlines():
-        what, model, seen = json.loads(line)
-        if what == "end":
-            del held[model]
-            continue
-        assert len(seen.split(",")) == sizes[model]
-        assert not set(seen.split(",")) & {gpu for taken in held.values() for gpu in taken}
-        held[model] = set(seen.split(","))
-    started = [line.split("; log")[0] for line in lines if "started" in line]
-    assert started[:2] == ["a-four: started on GPU 2,3,4,5", "b-two: started on GPU 6,7"]
-    assert not gpus.holders(EIGHT.gpus) and not gpus.LOCKS
-
-
 @pytest.mark.parametrize(
-    ("jobs", "ends_at", "order"),
+    ("jobs", "held", "ends_at", "order"),
     [
         (  # as many as the GPUs hold, and one that needs none
+            0,
             0,
             {"six": 3, "one": 5, "alone": 5, "four": 6, "two": 6, "last": 6},
             ["six 012345", "one 6", "alone ", "four 0123", "two 45", "last "],
         ),
         (
             2,
+            0,
             {"six": 2, "one": 3, "alone": 4, "last": 5, "four": 6, "two": 6},
             ["six 012345", "one 6", "four 0123", "alone ", "last ", "two 45"],
+        ),
+        (  # beside another process that holds two of them, until the last model has started
+            0,
+            2,
+            {"six": 2, "alone": 4, "last": 5, "four": 5, "one": 6, "two": 6},
+            ["six 234567", "alone ", "four 2345", "one 6", "last ", "two 23"],
         ),
     ],
 )
@@ -251,12 +217,14 @@ def test_given_a_model_that_waits_then_a_later_one_that_fits_starts(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     jobs: int,
+    held: int,
     ends_at: dict[str, int],
     order: list[str],
 ) -> None:
-    """ends_at: model -> number of models that have started when it ends."""
+    """ends_at: model -> number of models that have started when it ends. One takes more GPUs than
+    there are."""
     s, sizes = settings(tmp_path, "d-alone", "e-last"), {"a-six": 6, "b-four": 4, "c-one": 1}
-    for name, size in {**sizes, "f-two": 2}.items():
+    for name, size in {**sizes, "f-two": 2, "g-nine": 9}.items():
         vllm_entry(tmp_path, name, tensor_parallel_size=size)
     take, started, more = gpus.take, list[str](), threading.Condition()
 
@@ -273,10 +241,14 @@ def test_given_a_model_that_waits_then_a_later_one_that_fits_starts(
         return attempt.outcome_of(job, NOW, outcome="published", run_id="r")
 
     monkeypatch.setattr(gpus, "take", noted)
+    monkeypatch.setattr(nights, "LOOK", 0.05)
     monkeypatch.setattr(finish, "run_step", lambda *step: finish.DONE)
-    host = replace(EIGHT, most=jobs)
-    nights.run(s, lambda: NOW, [].append, score, steps=(), host=host)
+    with held_by_another(held):
+        host = replace(EIGHT, most=jobs)
+        ended = nights.run(s, lambda: NOW, [].append, score, steps=(), host=host)
     assert started == order and not gpus.holders(EIGHT.gpus)
+    nine = ended.outcomes[-1]
+    assert (nine.outcome, nine.message) == ("skipped", "takes 9 GPUs; there are 8 here")
 
 
 def test_given_an_evaluation_then_it_takes_free_gpus_and_sees_no_others(

@@ -157,7 +157,12 @@ def test_given_models_that_fail_then_the_night_ends_and_the_good_ones_are_publis
     assert records.status(night.results, NIGHT) == "done" and len(history) == len(SCENARIOS)
     assert sorted(history.index[history["outcome"] == "published"]) == ["free-again", "good"]
     good = history.loc["good"]
-    assert (good["run_id"], good["scored"], good["planned"], good["failed"]) == ("good-1", 10, 12, 2)
+    assert (good["run_id"], good["scored"], good["planned"], good["failed"]) == (
+        "good-1",
+        10,
+        12,
+        2,
+    )
     assert good["log"] == f"nights/{NIGHT}/logs/good-sdg.log"
     logs = night.results.parent / "nights" / NIGHT / "logs"
     assert "scoring" in (logs / "good-sdg.log").read_text()
