@@ -34,7 +34,6 @@ from sdgbias.nightly.watch import (
     Rules,
 )
 from sdgbias.registry import entries
-from sdgbias.registry import hub as hub_facts
 from sdgbias.scoring import admission
 from tests.builders import night_stubs
 from tests.builders.commands import REPOSITORY
@@ -135,13 +134,15 @@ def test_given_the_rules_of_an_owner_then_new_repositories_become_candidates(
     pickles = commit({"config.json": VLM, "x.bin": b""})
     hub.repos |= {
         "lab/vlm-3b": model(params=3),
+        "lab/vlm-15b": model(params=15, created="2026-02-01T00:00:00.000Z"),
+        "lab/vlm-15b-more": model(params=15.000000001),
+        "lab/vlm-that-day": model(params=3, created="2026-01-31T12:00:00.000Z"),
+        "lab/a-vlm": model(params=3),
         "lab/VLM-Cased": model(params=3),
         "lab/vlm-30b": model(params=30),
         "lab/vlm-unknown-size": model(params=0),
         "lab/vlm-closed": model(params=3, licence="other"),
-        "lab/vlm-old": model(params=3, created="2025-01-01T00:00:00.000Z"),
         "lab/asr-3b": model(params=3, pipeline="automatic-speech-recognition"),
-        "lab/other-3b": model(params=3),
         "lab/vlm-gated": model(params=3, gated=True),
         "lab/vlm-pickles": Repo([pickles], params=3 * 10**9),
         "else/vlm-3b": model(params=3),
@@ -156,6 +157,7 @@ def test_given_the_rules_of_an_owner_then_new_repositories_become_candidates(
     releases = watch.look(root, Rules(owners=(owner,)), HERE)
     assert {one.repo: one.verdict for one in releases} == {
         "lab/vlm-3b": WAITING,
+        "lab/vlm-15b": WAITING,
         "lab/vlm-down": TROUBLE,
         "lab/vlm-gated": TROUBLE,
         "lab/vlm-pickles": REFUSED,
@@ -171,31 +173,8 @@ def test_given_the_rules_of_an_owner_then_new_repositories_become_candidates(
 
     assert "lab/vlm-3b" not in repositories(owner)
     everything = repositories(Owner("lab"))
-    assert {"lab/vlm-30b", "lab/vlm-old", "lab/other-3b"} <= everything
+    assert {"lab/vlm-30b", "lab/vlm-that-day", "lab/a-vlm"} <= everything
     assert "lab/asr-3b" not in everything and repositories(Owner("nobody")) == set()
-
-
-@pytest.mark.parametrize(
-    ("conditions", "admitted"),
-    [
-        ({"max_params_b": 7}, {"7b", "7b-same-day", "7b-gguf"}),
-        ({"newer_than": "2026-01-31"}, {"7b", "7b-more", "7b-gguf"}),
-        ({"newer_than": "2026-01-30"}, {"7b", "7b-more", "7b-gguf", "7b-same-day"}),
-        ({"match": re.compile("vlm-7b")}, {"7b"}),
-    ],
-)
-def test_given_conditions_then_their_bounds_are_exact(
-    conditions: dict[str, Any], admitted: set[str]
-) -> None:
-    listed = hub_facts.ModelFacts("lab/vlm-7b", params=7 * 10**9, created=date(2026, 3, 1))
-    releases = (
-        listed,
-        replace(listed, repo="lab/vlm-7b-more", params=listed.params + 1),
-        replace(listed, repo="lab/vlm-7b-same-day", created=date(2026, 1, 31)),
-        replace(listed, repo="lab/vlm-7b-gguf"),
-    )
-    owner = Owner("lab", **conditions)
-    assert {one.repo[8:] for one in releases if owner.admits(one)} == admitted
 
 
 def test_given_trouble_of_one_repository_then_it_stops_no_other_and_of_the_hub_all(
@@ -398,54 +377,41 @@ def test_given_the_command_then_it_prints_news_trials_and_facts_of_gated_release
 OWNER = """{owner: lab, pipelines: [image-text-to-text], max_params_b: 7, licences: [mit],
  match: a.*, newer_than: '2026-01-31', suites: [sdg, people], gpu: a100}"""
 FIELDS = "valid: commits, enable, everyone, owners, probe, skip"
+SHIPPED = (REPOSITORY / "registry" / "watch.yaml").read_text(encoding="utf-8")
 #: (rules, words of the error or '', whether the published JSON Schema refuses them as well); what
 #: every format refuses: tests/test_formats.py.
 RULES = {
+    "shipped": (SHIPPED, "", False),
+    "none": ("{}", "", False),
     "all": (f"{{commits: false, skip: [a], owners: [{OWNER}]}}", "", False),
-    "owner alone": ("owners: [{owner: lab}]", "", False),
     "unknown field": ("organisations: []", f"unknown field 'organisations'; {FIELDS}", True),
     "a mapping": ("owners: {}", "owners is {}; valid: a list: .*each with `owner`", True),
     "a repository": ("owners: [{owner: lab/vlm}]", "owner is 'lab/vlm'", True),
     "a climb": ("owners: [{owner: ../x}]", "owner is '../x'", True),
     "size 0": ("owners: [{owner: lab, max_params_b: 0}]", "max_params_b is 0", True),
-    "no expression": (
-        "owners: [{owner: lab, match: '('}]",
-        "match is '\\('; valid: a valid regular expression",
-        False,
-    ),
+    "no expression": ("owners: [{owner: lab, match: '('}]", "valid regular expression", False),
     "a suite": ("owners: [{owner: lab, suites: [Two words]}]", "unknown suite 'Two words'", False),
-    "no day": ("owners: [{owner: lab, newer_than: 2026-02-30}]", "newer_than|not readable", None),
 }
 
 
 @pytest.mark.parametrize(("text", "words", "by_schema"), RULES.values(), ids=RULES)
 def test_given_rules_then_reader_and_schema_agree(
-    text: str, words: str, by_schema: bool | None, tmp_path: Path
+    text: str, words: str, by_schema: bool, tmp_path: Path
 ) -> None:
     path = tmp_path / "watch.yaml"
     path.write_text(text)
     schema = json.loads((REPOSITORY / "registry" / "watch.schema.json").read_text(encoding="utf-8"))
-    if by_schema is not None:
-        valid = jsonschema.Draft202012Validator(schema).is_valid(yaml.safe_load(text))
-        assert valid is not by_schema
+    valid = jsonschema.Draft202012Validator(schema).is_valid(yaml.safe_load(text))
+    assert valid is not by_schema
     if not words:
-        assert len(watch.read_rules(path).owners) == 1
+        rules = watch.read_rules(path)
+        assert len(rules.owners) == text.count("owner:")
+        assert rules != Rules() or text == "{}"
         return
     with pytest.raises(RegistryError, match=words) as refused:
         watch.read_rules(path)
     assert str(path) in str(refused.value) and "\n" not in str(refused.value)
-
-
-def test_given_the_shipped_rules_then_they_fit_the_schema(tmp_path: Path) -> None:
-    path = REPOSITORY / "registry" / "watch.yaml"
-    schema = json.loads((REPOSITORY / "registry" / "watch.schema.json").read_text(encoding="utf-8"))
-    jsonschema.validate(yaml.safe_load(path.read_text(encoding="utf-8")), schema)
-    rules = watch.read_rules(path)
-    owners = {owner.owner for owner in rules.owners}
-    assert rules.commits and owners == {"llava-hf", "Qwen", "OpenGVLab"}
-    assert set(schema["properties"]) == set(Rules.__dataclass_fields__)
     with pytest.raises(RegistryError, match="--rules FILE"):
         watch.read_rules(tmp_path / "gone.yaml")
-    path = tmp_path / "empty.yaml"
     path.write_text("")
     assert watch.read_rules(path) == Rules()
