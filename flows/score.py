@@ -71,7 +71,7 @@ def score(
     outcome = attempt.attempt(job, Path(results), number, device, look=look)
     row = OUTCOME.dump_python(outcome, mode="json")
     create_table_artifact([row], key="outcome", description=f"night {night}: {job.name}")
-    if outcome.kind == attempt.CANCELLED and (state := state_of(run)) and state.is_paused():
+    if outcome.kind == process.CANCELLED and (state := state_of(run)) and state.is_paused():
         raise Pause(state=state)  # it stays so, until Resume
     return end_state(outcome)
 
@@ -79,7 +79,7 @@ def score(
 def end_state(outcome: JobOutcome) -> State[JobOutcome]:
     """The final state of the run of one attempt."""
     message = nights.line(outcome)
-    if outcome.kind == attempt.CANCELLED:
+    if outcome.kind == process.CANCELLED:
         return Cancelled(message=message, data=outcome)
     return (Completed if outcome.good else Failed)(message=message, data=outcome)
 
@@ -151,7 +151,7 @@ def run_by_deployment(
         why = f"Prefect's server: {type(error).__name__}: {error}"
         return lost(kind="Interrupted", message=why)
     if why := reason_to_end(state):
-        return lost(outcome=attempt.SKIPPED, kind=attempt.CANCELLED, message=why)
+        return lost(outcome=attempt.SKIPPED, kind=process.CANCELLED, message=why)
     why = f"flow run {run.name} {str(state.name).lower()}: {state.message or 'its worker is gone'}"
     return lost(kind="Interrupted", message=why)
 

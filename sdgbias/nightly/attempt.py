@@ -22,8 +22,6 @@ PUBLISHED, UNCHANGED, FAILED, SKIPPED = "published", "unchanged", "failed", "ski
 CLI = (sys.executable, "-m", "sdgbias.cli")
 #: Kind of a model that was making progress when its time ended: it goes on the next night.
 OUT_OF_TIME = "OutOfTime"
-#: Kind of a model that a person cancelled or paused: skipped tonight, finished prompts are kept.
-CANCELLED = "Cancelled"
 
 
 @dataclass(frozen=True)
@@ -89,7 +87,7 @@ class JobOutcome:
     @property
     def goes_on(self) -> bool:
         """Whether it is good, or will be after further nights."""
-        return self.good or self.kind in (OUT_OF_TIME, CANCELLED)
+        return self.good or self.kind in (OUT_OF_TIME, process.CANCELLED)
 
     def row(self) -> dict[str, Any]:
         """Row of the table night_outcomes."""
@@ -208,16 +206,18 @@ def _ended(
     counted = [(first, last) for first, last in stages.values() if last.total > 1]
     first, last = counted[-1] if counted else (progress.Record(""), progress.Record(""))
     came = {"scored": last.done, "planned": last.total} if counted else {}
-    if end.ended:
+    if end.kind == process.CANCELLED:
         kept = f"; {last.done:,} of {last.total:,} prompts are kept ({last.what})"
-        message = end.ended + kept * bool(counted)
-        return {"outcome": SKIPPED, "kind": CANCELLED, "message": message, **came}
+        message = end.message + kept * bool(counted)
+        return {"outcome": SKIPPED, "kind": end.kind, "message": message, **came}
     if reported.get("kind"):
         message = process.redact(str(reported.get("message", "")))
         return {"kind": str(reported["kind"]), "message": message}
+    if not end.kind:
+        message = f"ended with exit code {end.code} and reported no outcome"
+        return {"kind": process.UNEXPECTED, "message": message}
     if end.kind != process.TIMED_OUT:
-        silent = "" if end.words or end.code < 0 else " and reported no outcome"
-        return {"kind": end.kind or process.UNEXPECTED, "message": end.message + silent}
+        return {"kind": end.kind, "message": end.message}
     if last.done <= first.done:
         onward = "finished prompts are kept, the next try goes on from them; more time: --timeout"
         return {"kind": end.kind, "message": f"{end.message}; {onward}"}

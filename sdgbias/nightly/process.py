@@ -35,8 +35,8 @@ LOOK = 1.0
 LONGEST = 500
 #: Bytes of a command's log; as much again is kept before it, in NAME.log.1.
 LOG_BYTES = 16 * 2**20
-#: Kinds of end beside the classes of errors.
-TIMED_OUT, KILLED, UNEXPECTED = "TimedOut", "Killed", "Unexpected"
+#: Kinds of end beside the classes of errors. CANCELLED: by a person.
+TIMED_OUT, KILLED, CANCELLED, UNEXPECTED = "TimedOut", "Killed", "Cancelled", "Unexpected"
 _BY_CODE = {
     error.exit_code: error.__name__
     for error in errors.SdgbiasError.__subclasses__()
@@ -70,17 +70,14 @@ class Stopped(Exception):
 
 @dataclass(frozen=True)
 class ProcessEnd:
-    """How a command ended. code: its exit code (negative: the signal). ended: the reason for which
-    `look` had it ended, '' if it did not. kind: '' of a success, TIMED_OUT, KILLED, else the class
-    of error that its exit code stands for. message: why, in one line without secrets; words: the
-    part of it that the command wrote itself, '' for none."""
+    """How a command ended. code: its exit code (negative: the signal). kind: '' of a success,
+    CANCELLED where `look` had it ended, TIMED_OUT, KILLED, else the class of error that its exit
+    code stands for. message: why, in one line without secrets, in its own words if it had any."""
 
     code: int
     seconds: float
-    ended: str = ""
-    kind: str = ""
-    message: str = ""
-    words: str = ""
+    kind: str
+    message: str
 
 
 def run(
@@ -105,16 +102,16 @@ def run(
         late = child.poll() is None and now >= deadline
     if _STOPPING.is_set():
         raise Stopped
-    words = "" if late else last_error(log)
-    kind, message = _verdict(child.returncode, timeout_s if late else 0.0, words)
-    return ProcessEnd(child.returncode, time.monotonic() - began, reason, kind, message, words)
+    kind, message = CANCELLED, reason
+    if late and not reason:
+        kind, message = TIMED_OUT, f"not done within {timeout_s:.0f} s"
+    elif not reason:
+        kind, message = _verdict(child.returncode, last_error(log))
+    return ProcessEnd(child.returncode, time.monotonic() - began, kind, message)
 
 
-def _verdict(code: int, limit: float, words: str) -> tuple[str, str]:
-    """(kind, message) of a command that ended so. limit: the seconds after which it was ended, 0 if
-    it ended before."""
-    if limit:
-        return TIMED_OUT, f"not done within {limit:.0f} s"
+def _verdict(code: int, words: str) -> tuple[str, str]:
+    """(kind, message) of a command that ended by itself, and what it said last."""
     if code < 0:
         name = exits.died_of(code)
         perhaps = " (perhaps for want of memory)" if name == "SIGKILL" else ""

@@ -66,9 +66,9 @@ def run_step(
     end = process.run([*CLI, *arguments], log, TIMEOUTS.get(name, TIMEOUT), environment)
     if not end.kind:
         return DONE
-    breach = name == "gate" and end.kind == RegressionBreach.__name__
-    reason = end.message if end.words else f"{end.message}; see {log}"
-    return StepResult(BREACH if breach else FAILED, reason)
+    if name == "gate" and end.kind == RegressionBreach.__name__:
+        return StepResult(BREACH, end.message)
+    return StepResult(FAILED, f"{end.message}; see {log}")
 
 
 def check_benchmarks(options: NightOptions, night: Night) -> StepResult:

@@ -83,7 +83,7 @@ SCENARIOS = {
     "gated": Scenario(GATED, "Gated", "owner/m is gated"),
     "silent": Scenario("", "Unexpected", "ended with exit code 0 and reported no outcome", 2),
     "exit-3": Scenario("print('error: no x'); sys.exit(3)", "InputError", "no x", 1, ENABLED),
-    "exit-4": Scenario("sys.exit(4)", "RegistryError", "exit code 4 and reported no outcome"),
+    "exit-4": Scenario("sys.exit(4)", "RegistryError", "ended with exit code 4"),
     "exit-8": Scenario("print('error: for 3 s'); os._exit(8)", "InfrastructureError", "for 3 s", 2),
     "exit-5": Scenario("print('error: no token A'); sys.exit(5)", "ModelError", "no token A"),
     "exit-7": Scenario("print('error: full'); sys.exit(7)", "StoreError", "full", 2, ENABLED),

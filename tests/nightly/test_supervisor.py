@@ -70,7 +70,7 @@ def test_given_a_time_limit_then_nothing_is_left_after_it(
     monkeypatch.setattr(process, "GRACE", 0.2)
     log = tmp_path / "log"
     enough = lambda: "enough" if log.read_text().count("\n") > 1 else ""  # noqa: E731
-    assert process.run(model(code), log, 120, look=enough).ended == "enough"
+    assert process.run(model(code), log, 120, look=enough).message == "enough"
     assert not alive(printed(log))
 
 
