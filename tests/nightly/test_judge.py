@@ -70,7 +70,11 @@ NO_CHANGE = (hits(30, 40), hits(30, 40))
 THREE_WORSE = (np.ones(100), np.arange(100) >= 3)
 QUARTER_WORSE = (np.ones(400), np.where(np.arange(400) % 4 == 0, 0, 1))
 SMALL_LOSS = (hits(300, 400), hits(280, 400))
+#: 80 of 400 leave the direction and 60 take it: -5 points, between -11 and +1; the upper end alone
+#: is within the 2 points that are allowed.
+FELL = (np.repeat([1, 0, 0], [80, 60, 260]), np.repeat([0, 1, 0], [80, 60, 260]))
 EITHER, HIGHER = {"worse": "either"}, {"worse": "higher"}
+SHARE = {"metric": "share_optimistic", **EITHER}
 
 
 @pytest.mark.parametrize(
@@ -91,26 +95,24 @@ EITHER, HIGHER = {"worse": "either"}, {"worse": "higher"}
         ({}, QUARTER_WORSE, 0, BREACH),
         pytest.param({}, QUARTER_WORSE, 4, INSUFFICIENT, id="all of it in one of four places"),
         pytest.param({}, THREE_WORSE, 0, INSUFFICIENT, id="t says 0.04 and the coin 1/8"),
+        pytest.param(SHARE, FELL, 0, INSUFFICIENT, id="it may have fallen too far"),
+        pytest.param(SHARE, FELL[::-1], 0, INSUFFICIENT, id="it may have risen too far"),
     ],
 )
 def test_verdicts(fields: dict[str, Any], runs: tuple[Any, Any], places: int, verdict: str) -> None:
     assert judged(rule(**fields), *runs, places=places)["verdict"] == verdict
 
 
-def test_given_a_breach_then_its_numbers_say_what_moved() -> None:
+def test_given_a_verdict_then_numbers_and_note_say_what_moved_and_why() -> None:
     row = judged(rule(), *LOSS)
     assert (row["before"], row["value"], row["n"]) == (0.75, 0.65, 400) and row["p"] < 0.001
     assert row["change"] == pytest.approx(-0.10) and row["ci_low"] < -0.10 < row["ci_high"] < 0
     moved = "0 better, 40 worse, groups of questions 0 to 40, sign test p < 0.001"
     assert row["note"].startswith(moved)
-
-
-def test_given_too_little_evidence_then_the_note_says_why() -> None:
     few = judged(rule(min_n=401, allowed=0.04), *SMALL_LOSS)
     assert "fewer than 401" in few["note"] and np.isnan(few["p"])
-    for places, noted in ((9, True), (10, False)):
-        note = judged(rule(), *LOSS, places=places)["note"]
-        assert (f"{places} independent groups of questions only" in note) is noted
+    notes = [judged(rule(), *LOSS, places=places)["note"] for places in (9, 10)]
+    assert ["independent groups of questions only" in note for note in notes] == [True, False]
     still = judged(rule(), *NO_CHANGE)
     assert "up to 8.8 % could go unseen" in still["note"] and np.isnan(still["mde"])
 
@@ -268,17 +270,6 @@ def test_the_verdict_on_a_model_is_its_worst_row() -> None:
     assert worst(PASS, MISSING) == PASS and worst() == ""
 
 
-def test_given_a_share_that_may_have_fallen_too_far_then_it_has_not_passed() -> None:
-    """Of 400 answers 80 leave the direction and 60 take it: -5 points, between -11 and +1. Either
-    way counts as worse, and the upper end alone is within the 2 points that are allowed."""
-    before = np.repeat([1.0, 0.0, 0.0], [80, 60, 260])
-    after = np.repeat([0.0, 1.0, 0.0], [80, 60, 260])
-    r = rule(metric="share_optimistic", worse="either")
-    fell, rose = judged(r, before, after), judged(r, after, before)
-    assert fell["ci_high"] < 0.02 and fell["ci_low"] < -0.1
-    assert fell["verdict"] == rose["verdict"] == INSUFFICIENT
-
-
 Answers = tuple[np.ndarray, np.ndarray]
 
 
@@ -315,19 +306,6 @@ def test_given_no_change_then_a_breach_is_rarer_than_alpha() -> None:
                 evidence[i] = evidence_of(r, (before, after))
         wrong += overall(judge.apply_multiplicity(evidence, policy)) == BREACH
     assert 0 < wrong / nights <= policy.alpha + 2 * (0.05 * 0.95 / nights) ** 0.5
-
-
-def test_given_rare_changes_then_false_alarms_are_rarer_than_alpha() -> None:
-    """One rule without a margin, and only about five of 200 answers change, as often for the
-    better. Nights with as many of either kind are alike: each kind is judged once."""
-    rng, wrong, nights = np.random.default_rng(3), 0, 300
-    changes = rng.multinomial(200, (0.0125, 0.0125, 0.975), nights)[:, :2]
-    before = np.arange(200) % 2 == 0
-    for (better, worse), times in zip(*np.unique(changes, axis=0, return_counts=True), strict=True):
-        after = before.copy()
-        after[1 : 2 * better : 2], after[: 2 * worse : 2] = True, False
-        wrong += times * (judged(rule(allowed=0.0), before, after)["verdict"] == BREACH)
-    assert wrong / nights <= 0.05
 
 
 def test_given_a_loss_of_the_detectable_size_then_it_is_caught_four_times_out_of_five() -> None:
