@@ -119,7 +119,6 @@ def test_given_a_command_above_then_its_line_says_that_prefect_starts(tmp_path: 
 @pytest.mark.parametrize(
     ("words", "code", "why"),
     [
-        ("--results={}/r.duckdb", 8, "Not a directory; choose another folder: --results"),
         ("serve --results={}/r.duckdb", 8, "Not a directory; choose another folder: --results"),
         ("--night=x", 2, "night 'x'; valid: the wall clock of its start"),
     ],
