@@ -122,7 +122,7 @@ def run(
                 ends = time.monotonic() + (options.hours * 3600 or math.inf)
                 today = now().astimezone(schedule.zone(options.zone)).date()
                 scoring = _Scoring(options, night, now, tell, score, today, ends)
-                outcomes += _outcomes(scoring, host or gpus.here(options.jobs), lacking)
+                outcomes += scoring.run_all(host or gpus.here(options.jobs), lacking)
                 if not outcomes or any(one.goes_on for one in outcomes):
                     status = records.DONE
             else:
@@ -199,6 +199,26 @@ class _Scoring:
         seconds = round(time.monotonic() - clock, 3)
         return replace(outcome, started_at=began, finished_at=self.now(), seconds=seconds)
 
+    def run_all(self, host: gpus.GpuHost, lacking: Mapping[str, str]) -> list[JobOutcome]:
+        """The outcomes of all jobs: those with a finished run first (they need no process), without
+        those that are ``lacking`` weights (model -> why) or GPUs."""
+        waiting: dict[str, list[Job]] = {}
+        for job in self.night.jobs:
+            if job.run_id:
+                self.settle(job, attempt.unchanged(job, self.now()), silently=True)
+            else:
+                waiting.setdefault(job.model, []).append(job)
+        if n := len(self.outcomes):
+            self.tell(f"[{n}/{len(self.night.jobs)}] unchanged since their last run: {n}")
+        for model, (first, *_) in list(waiting.items()):
+            why = lacking.get(model, "")
+            if host.gpus and first.gpus > len(host.gpus):
+                why = f"takes {first.gpus} GPUs; there are {len(host.gpus)} here"
+            if why:
+                self.leave_out(waiting.pop(model), why)
+        self.run_models(host, waiting)
+        return sorted(self.outcomes, key=lambda one: (one.model, one.suite))
+
     def run_models(self, host: gpus.GpuHost, jobs: dict[str, list[Job]]) -> None:
         """Run every model of ``jobs``, in a thread, as soon as its GPUs are free: in order, the
         first that fit. Those that are not started before the night ends are left out. If one
@@ -249,32 +269,6 @@ class _Scoring:
                 context, given = contextvars.copy_context(), ",".join(devices) or None
                 running[pool.submit(context.run, self.run_model, of_model, given)] = devices
                 del jobs[model]
-
-
-def _outcomes(
-    scoring: _Scoring, host: gpus.GpuHost, lacking: Mapping[str, str]
-) -> list[JobOutcome]:
-    """The outcomes of all jobs: those with a finished run first (they need no process), without
-    those that are ``lacking`` weights (model -> why) or GPUs."""
-    jobs = scoring.night.jobs
-    if unchanged := [job for job in jobs if job.run_id]:
-        for job in unchanged:
-            scoring.settle(job, attempt.unchanged(job, scoring.now()), silently=True)
-        n = len(unchanged)
-        scoring.tell(f"[{n}/{len(jobs)}] unchanged since their last run: {n}")
-    by_model: dict[str, list[Job]] = {}
-    for job in jobs:
-        if not job.run_id:
-            by_model.setdefault(job.model, []).append(job)
-    too_large = {
-        model: f"takes {first.gpus} GPUs; there are {len(host.gpus)} here"
-        for model, (first, *_) in by_model.items()
-        if host.gpus and first.gpus > len(host.gpus)
-    }
-    for model, why in (too_large | dict(lacking)).items():
-        scoring.leave_out(by_model.pop(model), why)
-    scoring.run_models(host, by_model)
-    return sorted(scoring.outcomes, key=lambda one: (one.model, one.suite))
 
 
 def _waiting(before: str, holders: Mapping[str, str], tell: Callable[[str], None]) -> str:

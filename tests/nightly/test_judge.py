@@ -308,6 +308,19 @@ def test_given_no_change_then_a_breach_is_rarer_than_alpha() -> None:
     assert 0 < wrong / nights <= policy.alpha + 2 * (0.05 * 0.95 / nights) ** 0.5
 
 
+def test_given_rare_changes_then_false_alarms_are_rarer_than_alpha() -> None:
+    """One rule without a margin, and only about five of 200 answers change, as often for the
+    better. Nights with as many of either kind are alike: each kind is judged once."""
+    rng, wrong, nights = np.random.default_rng(3), 0, 300
+    changes = rng.multinomial(200, (0.0125, 0.0125, 0.975), nights)[:, :2]
+    before = np.arange(200) % 2 == 0
+    for (better, worse), times in zip(*np.unique(changes, axis=0, return_counts=True), strict=True):
+        after = before.copy()
+        after[1 : 2 * better : 2], after[: 2 * worse : 2] = True, False
+        wrong += times * (judged(rule(allowed=0.0), before, after)["verdict"] == BREACH)
+    assert wrong / nights <= 0.05
+
+
 def test_given_a_loss_of_the_detectable_size_then_it_is_caught_four_times_out_of_five() -> None:
     """Beside eight tests on which nothing moves (they decide the level alone, and are drawn once);
     the margin is 2 points, the loss the MDE that the check states for such runs."""

@@ -150,15 +150,6 @@ def test_given_options_that_make_no_sense_then_they_are_refused_before_any_model
         plan.tonight(s, NOW)
 
 
-def test_given_a_schedule_then_the_night_is_named_after_it(tmp_path: Path) -> None:
-    due = "2026-11-20T22:30:00+00:00"
-    s = settings(tmp_path, "a", timezone="Africa/Nairobi", scheduled_for=due)
-    assert plan.name_of(s, NOW) == NIGHT
-    assert plan.name_of(replace(s, scheduled_for=None), NOW) == "2026-11-21T0430"
-    with pytest.raises(UsageError):
-        plan.name_of(replace(s, night="../up"), NOW)
-
-
 @pytest.mark.parametrize(
     ("text", "withheld"),
     [

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -84,19 +84,17 @@ def judge_runs(
     ordered = sorted(targets, key=lambda t: (t.night, t.model, t.suite))
     judging = each(progress, "judging runs", ordered)
     for _, of_model in groupby(judging, key=lambda t: (t.night, t.model)):
-        family: list[RuleEvidence] = []
-        waiting: list[tuple[Target, str, slice]] = []
+        waiting: list[tuple[Target, str, list[RuleEvidence]]] = []
         for t in of_model:
             if t.judged:
                 judgements.append(_unchanged(t))
                 continue
             with store.held_open(results):  # one run at a time: a writer waits for what is held
-                base, evidence = _evidence(results, t, policy, baseline)
-            family += evidence
-            waiting.append((t, base, slice(len(family) - len(evidence), len(family))))
-        verdicts = judge.apply_multiplicity(family, policy)
+                waiting.append((t, *_evidence(results, t, policy, baseline)))
+        family = [evidence for _, _, of_run in waiting for evidence in of_run]
+        verdicts = iter(judge.apply_multiplicity(family, policy))
         for t, base, of_run in waiting:
-            rows, examples = verdicts[of_run], _NO_FLIPS
+            rows, examples = list(islice(verdicts, len(of_run))), _NO_FLIPS
             if base:
                 wrong = {str(r["method"]) for r in rows if r["verdict"] == BREACH}
                 examples = flips(results, base, t.run_id, t.suite, policy.examples, wrong)
