@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,17 @@ def _publish_nights(path: Path, nights: int) -> None:
 # two nights, with scores for the regression check, and as it leaves them
 
 
+@cache
+def _questions() -> pd.DataFrame:
+    return fake_results.items(np.random.default_rng(1), 150, 0)
+
+
+@cache
+def _answered(model: str) -> dict[str, pd.DataFrame]:
+    """The tables of a run of a model, which are the same each time."""
+    return fake_results.answered(model, _questions(), np.random.default_rng(100))
+
+
 def publish_run(
     path: Path,
     model: str,
@@ -180,24 +192,18 @@ def publish_run(
     """A run of 150 choice questions in 50 places; of the right Full answers, the share ``wrong`` is
     turned to another letter, and its scores with it. Everything else is the same in every run of a
     model."""
-    table = fake_results.items(np.random.default_rng(1), 150, 0)
-    made = fake_results.answered(model, table, np.random.default_rng(100))
-    rng = np.random.default_rng(5)
-    gold = table.set_index("item_id")["gold"].map("ABC".index)
-    scores, said = made["scores"], made["predictions"]
-    full = scores["view"] == "full"
-    turned = full & (rng.random(len(scores)) < wrong)
-    logits = [list(z) for z in scores["logits"]]
-    for at in np.flatnonzero(turned):
-        z, right = np.array(logits[at]), gold[scores["item_id"][at]]
-        if z.argmax() == right:
-            logits[at] = list(np.roll(z, 1))
-    scores["logits"] = logits
-    letter = pd.Series(["ABC"[int(np.argmax(z))] for z in logits]).where(full).dropna()
-    now = scores.loc[letter.index, ["item_id", "test"]].assign(pred_now=letter, method="full")
-    said = said.merge(now, on=["item_id", "test", "method"], how="left")
-    said["pred"] = said["pred_now"].fillna(said["pred"])
-    said["correct"] = said["pred"] == said["item_id"].map(table.set_index("item_id")["gold"])
+    tables = _answered(model)
+    scores, predictions = tables["scores"].copy(), tables["predictions"].copy()
+    # rows of both are in the same order
+    prompts = scores.index[scores["view"] == "full"]
+    answers = predictions.index[predictions["method"] == "full"]
+    drawn = np.random.default_rng(5).random(len(scores))[prompts] < wrong
+    turned = drawn & predictions["correct"][answers].to_numpy()
+    prompts, answers = prompts[turned], answers[turned]
+    scores.loc[prompts, "logits"] = scores["logits"][prompts].map(lambda z: np.roll(z, 1))
+    now = predictions["pred"][answers].map({"A": "B", "B": "C", "C": "A"})
+    predictions.loc[answers, "pred"] = now
+    predictions.loc[answers, "correct"] = False
     record = fake_results.record(
         model,
         number,
@@ -207,15 +213,10 @@ def publish_run(
         n_failed=0,
         config={"engine": {"seconds": 7.0}},
     )
-    tables = {
-        **made,
-        "scores": scores,
-        "predictions": said.drop(columns="pred_now"),
-        "failures": made["failures"].head(0),
-        "items": table,
-        "previews": fake_results.previews(sorted(set(table["image_id"]))[:12]),
-    }
-    store.publish(path, record, tables)
+    images = sorted(set(_questions()["image_id"]))[:12]
+    changed = {"scores": scores, "predictions": predictions}
+    changed |= {"failures": tables["failures"].head(0), "items": _questions()}
+    store.publish(path, record, {**tables, **changed, "previews": fake_results.previews(images)})
     return f"{model}-{number}"
 
 

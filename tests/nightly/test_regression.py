@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import datetime
 from pathlib import Path
 
@@ -130,19 +131,18 @@ def test_given_questions_without_a_picture_then_they_are_clustered_by_prompt(wri
 
 
 def test_given_a_reworded_question_then_it_is_another_question(results: Path) -> None:
-    run = publish_run(results, LOST, 3, 2, benchmark=OTHER)
-    items = store.query(results, f"FROM items WHERE benchmark_id = '{OTHER}'")
-    items["question"] = np.where(items["item_id"] < 30, "Reworded?", items["question"])
-    [record] = store.query(results, "FROM runs WHERE run_id = ?", [run]).to_dict("records")
+    """The answers of the first run to another benchmark, in which a fifth of them is reworded."""
+    [record] = store.query(results, "FROM runs WHERE run_id = ?", [ONE]).to_dict("records")
+    items = store.query(results, "FROM items").drop(columns="benchmark_id")
+    items["question"] = items["question"].mask(items["item_id"] < 30, "Reworded?")
     tables = {
-        table: store.query(results, f"FROM {table} WHERE run_id = ?", [run]).drop(columns="run_id")
+        table: store.query(results, f"FROM {table} WHERE run_id = ?", [ONE]).drop(columns="run_id")
         for table in ("scores", "predictions", "cade_params")
     }
-    store.publish(results, record, tables | {"items": items.drop(columns="benchmark_id")})
-    old, new = (
-        measured.load(results, name).of("mcq", ["T1"], "accuracy", "full") for name in (ONE, run)
-    )
-    assert old is not None and new is not None
+    run = f"{LOST}-3"
+    other = {"run_id": run, "benchmark_id": OTHER}
+    store.publish(results, record | other, tables | {"items": items})
+    old, new = (answers(measured.load(results, name), "accuracy", "full") for name in (ONE, run))
     pairs, left = paired(old, new)
     assert len(pairs) == 120 - 24 and left == 2 * 24
     flipped = regression.flips(results, TWO, run, "sdg", 1000)
@@ -236,11 +236,13 @@ def test_given_a_night_a_model_or_a_run_then_its_runs_are_judged(
     ):
         with pytest.raises(UsageError, match=words):
             baseline.named(written, TWO, other)
-    no_nights = tmp_path / "r.duckdb"
-    for number, wrong in ((1, 0.0), (2, 0.33)):
-        publish_run(no_nights, LOST, number, number, wrong=wrong)
-    [newest] = judge(no_nights).values()
-    assert (newest.target.night, newest.verdict) == (f"run:{TWO}", BREACH)
+    no_nights = copied(written, tmp_path / "r.duckdb")
+    shutil.rmtree(tmp_path / "nights")
+    newest = judge(no_nights)
+    assert {model: (j.target.night, j.verdict) for model, j in newest.items()} == {
+        LOST: (f"run:{TWO}", BREACH),
+        STEADY: (f"run:{STEADY}-1", nights.FIRST),
+    }
     assert nights.load(no_nights) is None
 
 
