@@ -158,16 +158,13 @@ def beside(
         sweep()
 
 
-def sweep() -> int:
-    """Kill what descends from supervisors that were killed; the number of processes."""
-    count = 0
+def sweep() -> None:
+    """Kill what descends from supervisors that were killed."""
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             mark = _MARK.search((folder / "environ").read_bytes())
             if mark and supervisor.started(int(mark[1])) != mark[2].decode():
                 os.kill(int(folder.name), signal.SIGKILL)
-                count += 1
-    return count
 
 
 def begin() -> None:
