@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -200,7 +201,9 @@ def test_given_a_month_that_is_over_then_two_files_hold_its_rows_and_newer_rows_
         night_files.compact(months, "2026-11")
 
 
-COMPACT = """
+INSTANTS = range(1, 13)
+#: A process for each instant, on the nights of a folder of its name.
+COMPACT = f"""
 import os, sys
 from pathlib import Path
 from sdgbias.store import night_files
@@ -209,20 +212,28 @@ def stop_at(event, arguments):
     global calls
     if event in ("os.rename", "os.remove") and "nights" in str(arguments[0]):
         calls += 1
-        if calls == int(sys.argv[2]):
+        if calls == instant:
             os.kill(os.getpid(), 9)
-sys.addaudithook(stop_at)
-night_files.compact(Path(sys.argv[1]), "2026-11")
+for instant in {INSTANTS}:
+    if not os.fork():
+        sys.addaudithook(stop_at)
+        night_files.compact(Path(sys.argv[1], str(instant), "r.duckdb"), "2026-11")
+        os._exit(0)
+    os.wait()
 """
 
 
-@pytest.mark.parametrize("instant", [1, 2, 3, 8])
 def test_given_a_kill_at_any_instant_then_no_row_is_lost_or_doubled(
-    instant: int, months: Path
+    months: Path, tmp_path: Path
 ) -> None:
-    before = everything(months)
-    command = [sys.executable, "-c", COMPACT, str(months), str(instant)]
-    subprocess.run(command, cwd=REPOSITORY, check=False)
-    assert everything(months) == before
-    night_files.compact(months, "2026-11")
-    assert everything(months) == before
+    before, states = everything(months), set()
+    copies = [tmp_path / str(instant) / "r.duckdb" for instant in INSTANTS]
+    for results in copies:
+        shutil.copytree(months.parent / "nights", results.parent / "nights")
+    subprocess.run([sys.executable, "-c", COMPACT, tmp_path], cwd=REPOSITORY, check=True)
+    for results in copies:
+        states.add(tuple(sorted(path.name for path in results.parent.rglob("*.*"))))
+        assert everything(results) == before
+        night_files.compact(results, "2026-11")
+        assert everything(results) == before
+    assert len(states) > 8, "they were killed in between"
