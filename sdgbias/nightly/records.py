@@ -185,7 +185,7 @@ def status(results: Path, night: str) -> str:
 def history(results: Path, model: str = "") -> pd.DataFrame:
     """The view night_outcomes for one model (all models: ''), newest night first."""
     sql = "FROM night_outcomes WHERE ? IN ('', model) ORDER BY night DESC, model, suite"
-    return night_files.query(results, sql, [model])
+    return night_files.query(results, sql, [model], model)
 
 
 def last_finished(results: Path) -> str | None:

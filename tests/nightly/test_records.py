@@ -91,6 +91,15 @@ def test_given_a_night_from_begin_to_end_then_the_results_file_shows_it(tmp_path
         assert rows.values.tolist() == [["done", "a-1"]]
 
 
+def test_given_outcomes_of_models_then_each_has_its_own_history(tmp_path: Path) -> None:
+    results, models = tmp_path / "r.duckdb", ["a", "a-b", "lab/it's [7b]*"]
+    records.add(results, [published(model, night) for model in models for night in (NIGHT, LATER)])
+    assert len(records.history(results)) == 6
+    for model in models:
+        rows = records.history(results, model)[["night", "model"]].values.tolist()
+        assert rows == [[LATER, model], [NIGHT, model]]
+
+
 @pytest.mark.parametrize("kept", [20, 0])
 def test_given_a_damaged_file_then_it_hides_no_other(tmp_path: Path, kept: int) -> None:
     s = settings(tmp_path, "a")
