@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import io
 import os
 import resource
 import signal
@@ -28,7 +29,6 @@ import subprocess
 import sys
 import threading
 import time
-from typing import BinaryIO
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 MARK = "SDGBIAS_SUPERVISOR"
@@ -92,7 +92,7 @@ def _before_command() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
 
 
-def _copy(output: int, file: BinaryIO, most: int) -> None:
+def _copy(output: int, file: io.FileIO, most: int) -> None:
     """The command's output into its log: at most twice ``most`` bytes are kept, the newest. A full
     disk loses lines, not the command."""
     while part := os.read(output, 1 << 20):

@@ -24,6 +24,8 @@ def test_given_a_night_that_starts_again_then_what_it_published_is_published(
     assert attempt.attempt(one, results, argv=stub(PUBLISH)).outcome == "published"
     unchanged = stub("tell(run_id='m-1', outcome='unchanged')")
     assert attempt.attempt(one, results, argv=unchanged).outcome == "published"
+    other = replace(one, log=one.log.with_name("m-people.log"))
+    assert attempt.attempt(other, results, argv=unchanged).outcome == "unchanged"
     for run, outcome in (("m-1", "published"), ("m-0", "unchanged")):
         finished = attempt.unchanged(replace(one, run_id=run), NOW)
         assert (finished.outcome, finished.run_id, finished.attempts) == (outcome, run, 0)
