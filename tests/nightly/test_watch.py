@@ -132,7 +132,7 @@ def test_given_the_rules_of_an_owner_then_new_repositories_become_candidates(
         "lab/vlm-15b": model(params=15, created="2026-02-01T00:00:00.000Z"),
         "lab/vlm-15b-more": model(params=15.000000001),
         "lab/vlm-that-day": model(params=3, created="2026-01-31T12:00:00.000Z"),
-        "lab/a-vlm": model(params=3),
+        "lab/vlm-3b.gguf": model(params=3),
         "lab/VLM-Cased": model(params=3),
         "lab/vlm-30b": model(params=30),
         "lab/vlm-unknown-size": model(params=0),
@@ -147,7 +147,7 @@ def test_given_the_rules_of_an_owner_then_new_repositories_become_candidates(
         put(root, name, repo, "ab" * 20, "retired")
     conditions = {"max_params_b": 15, "licences": ("apache-2.0",), "newer_than": "2026-01-31"}
     owner = Owner(
-        "lab", match=re.compile("(?i)vlm.*"), suites=("people",), gpu="a100", **conditions
+        "lab", match=re.compile("(?i)vlm[a-z0-9-]*"), suites=("people",), gpu="a100", **conditions
     )
     releases = watch.look(root, Rules(owners=(owner,)), HERE)
     assert {one.repo: one.verdict for one in releases} == {
@@ -168,7 +168,7 @@ def test_given_the_rules_of_an_owner_then_new_repositories_become_candidates(
 
     assert "lab/vlm-3b" not in repositories(owner)
     everything = repositories(Owner("lab"))
-    assert {"lab/vlm-30b", "lab/vlm-that-day", "lab/a-vlm"} <= everything
+    assert {"lab/vlm-30b", "lab/vlm-that-day", "lab/vlm-3b.gguf"} <= everything
     assert "lab/asr-3b" not in everything and repositories(Owner("nobody")) == set()
 
 
