@@ -66,7 +66,9 @@ class NightOptions:
         Literal["no", "yes"], Option(help="Missing weights from the hub first: no or yes.")
     ] = "no"
     draws: Annotated[int, Ge(1), Option(min=1, help="Random-search draws for CADE.")] = 10_000
-    seed: Annotated[int, Option(help="Seed of the search.")] = 0
+    seed: Annotated[
+        int, Interval(ge=0, lt=2**32), Option(min=0, max=2**32 - 1, help="Seed of the search.")
+    ] = 0
     passes: Annotated[str, Option(help="Extra prompts, as in `sdgbias evaluate`.")] = "all"
     generated: Annotated[
         Generation,

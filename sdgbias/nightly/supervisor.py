@@ -99,8 +99,8 @@ def _copy(output: int, file: io.FileIO, most: int) -> None:
         with contextlib.suppress(OSError):
             if file.tell() + len(part) > most:
                 os.replace(file.name, f"{file.name}.1")
-                file.close()
-                file = open(file.name, "ab", buffering=0)  # noqa: SIM115
+                full, file = file, open(file.name, "ab", buffering=0)  # noqa: SIM115
+                full.close()
             file.write(part)
 
 

@@ -14,7 +14,7 @@ from sdgbias.vocabulary import WORDS, metric_word, name_in
 _COLUMNS = """
 SELECT table_name AS "table", column_name AS name, coalesce(any_value(comment), '') AS about
 FROM duckdb_columns() WHERE NOT internal AND schema_name IN ('main', 'detail')
-GROUP BY ALL ORDER BY "table", min(column_index)  -- of answers, too"""
+GROUP BY ALL ORDER BY "table", min(column_index)  -- of answers, nights and night_outcomes, too"""
 _KINDS = """
 SELECT {kind} AS name, string_agg(DISTINCT suite, ', ' ORDER BY suite) AS suites
 FROM {source} WHERE {kind} IS NOT NULL GROUP BY 1 ORDER BY 1"""

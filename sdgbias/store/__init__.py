@@ -85,7 +85,6 @@ def connect(
             con = stack.enter_context(database.open_file(path, False, wait))
             if not database.version_of(con):
                 database.create_tables(con)
-        night_files.show(con, path)
         yield con
 
 

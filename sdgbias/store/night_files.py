@@ -7,7 +7,7 @@
 Each file holds one JSON object on one line and is replaced whole, so that no reader sees half of
 one and a killed night loses none; nothing is copied into the results file. A row of a JSON file
 hides the one of a Parquet file with the same key, so it doesn't matter when a compaction is killed.
-The views are made whenever the results file is opened, so a results folder can be moved.
+The views are made when a statement names them, so a results folder can be moved.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import glob
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC
 from functools import cache
@@ -132,12 +132,18 @@ def _plain(kind: str, value: Any) -> Any:
     return str(value) if kind == "VARCHAR" else float(value) if kind == "DOUBLE" else int(value)
 
 
-def show(con: duckdb.DuckDBPyConnection, results: Path, model: str = "") -> None:
-    """Make the temporary views ``nights`` and ``night_outcomes`` of a connection. ``model``: the
-    files of others need not be read (DuckDB takes a millisecond for each)."""
+def show(
+    con: duckdb.DuckDBPyConnection,
+    results: Path,
+    names: Collection[str] = tuple(VIEWS),
+    model: str = "",
+) -> None:
+    """Make temporary views of these ``names`` for a connection. ``model``: the files of others need
+    not be read (DuckDB takes a millisecond for each)."""
     outcomes = glob.escape(_in_file_name(f"{model}-")) + "*.json" if model else "*.json"
-    for name, view in VIEWS.items():
-        some = replace(view, files=view.files.replace("*.json", outcomes))
+    for name in names:
+        files_of = VIEWS[name].files.replace("*.json", outcomes)
+        some = replace(VIEWS[name], files=files_of)
         con.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS {_rows(home(results), some)}")
 
 
@@ -184,7 +190,7 @@ def query(results: Path, sql: str, params: Sequence[Any] = (), model: str = "") 
     `show`. Raises StoreError."""
     try:
         with _database(os.getpid()).cursor() as con:
-            show(con, results, model)
+            show(con, results, model=model)
             frame: pd.DataFrame = con.execute(sql, list(params)).df()
             return frame
     except duckdb.Error as error:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sdgbias.errors import StoreError
-from sdgbias.store import parquet
+from sdgbias.store import night_files, parquet
 from sdgbias.store.parquet import RunTable
 from sdgbias.store.tables import DETAILS, columns
 
@@ -21,15 +21,15 @@ ANSWERS = """
            unit_of(method, test, prompt_key, cluster_id) AS unit
     FROM predictions p JOIN runs r USING (run_id) JOIN questions q
       ON q.benchmark_id = r.benchmark_id AND q.task = p.task AND q.item_id = p.item_id"""
-_WORD = re.compile(rf"\b({'|'.join(DETAILS)}|answers)\b", re.IGNORECASE)
+_WORD = re.compile(rf"\b({'|'.join((*DETAILS, 'answers', *night_files.VIEWS))})\b", re.IGNORECASE)
 _TAME = re.compile(rf"run_id=[^/\\]+/({'|'.join(DETAILS)})-[0-9a-f]{{16}}\.parquet")
 #: Prefix of the message of a broken file inside a DuckDB error.
 MARK = "sdgbias-details: "
 
 
 def tables_in(sql: str) -> list[str]:
-    """The detail tables that a statement reads: those that it names anywhere in its text, and
-    predictions, which answers are a view of."""
+    """The detail tables and the views of nights that a statement reads: those that it names
+    anywhere in its text, and predictions, which answers are a view of."""
     words = {word.lower() for word in _WORD.findall(sql)}
     return sorted(words - {"answers"} | ({"predictions"} if "answers" in words else set()))
 
@@ -86,11 +86,14 @@ def show(
     runs: Sequence[str] | None = None,
     scan: Callable[[Any, str, Sequence[Path]], str] = _scan,
 ) -> None:
-    """Creates the views of these tables over every catalogued file, or over those of ``runs`` only
-    (much cheaper with thousands of runs, of which each table costs some 10 ms). A missing or
+    """Creates these views: of a detail table over every catalogued file, or over those of ``runs``
+    only (much cheaper with thousands of runs, of which each table costs some 10 ms). A missing or
     damaged file raises an error only for readers of its run. ``scan``: connection, table, files ->
     the statement that reads them."""
     for table in tables:
+        if table in night_files.VIEWS:
+            night_files.show(con, results, [table])
+            continue
         sound, broken = files(con, results, table, runs)
         # the empty table has every column
         parts = [f"FROM detail.{table}", *([scan(con, table, sound)] if sound else [])]

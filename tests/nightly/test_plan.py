@@ -136,6 +136,9 @@ def test_given_options_that_make_no_sense_then_they_are_refused_before_any_model
     card = tmp_path / "benchmark" / "benchmark.json"
     with pytest.raises(UsageError, match="a time with its offset"):
         night_options.parse(scheduled_for="2026-11-21T01:30")
+    for seed in (-1, 2**32):  # each model would refuse it
+        with pytest.raises(UsageError, match=f"seed is {seed}"):
+            night_options.parse(seed=seed)
     with pytest.raises(RegistryError, match="nobody"):
         plan.tonight(replace(s, model=["nobody"]), NOW)
     with pytest.raises(UsageError, match="sideways"):
