@@ -21,7 +21,7 @@ from tests.builders.refusals import Refusal, refusal_of
 
 #: The files that take longest start first, the longest before all others, so that no worker is
 #: left alone with one of them at the end; see the table at the end of a run.
-LONGEST = ["families", "golden", "readme_tour", "new_releases", "flows", "dvc", "serve", "nights"]
+LONGEST = ["families", "golden", "readme_tour", "new_releases", "flows", "dvc", "serve"]
 LONGEST += ["bad_raw", "own_suite", "language_model", "wheel", "demo"]
 #: Tests that drive whole commands belong to the slow tier, but for these.
 QUICK = ["commands", "models_lifecycle", "refusals"]

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -57,11 +57,14 @@ def sdgbias(
 
 
 def run_here(
-    words: list[str], cwd: Path, variables: Mapping[str, str]
+    words: list[str],
+    cwd: Path,
+    variables: Mapping[str, str],
+    main: Callable[[], int | None] | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """What a process would be given is set for the time of the command and put back after it:
     arguments, folder, environment, streams (down to their handles, which its children inherit)
-    and what main() sets of the process."""
+    and what main() sets of the process. ``main``: of another program than sdgbias."""
     from sdgbias import cli
 
     argv, folder, before = sys.argv, os.getcwd(), dict(os.environ)
@@ -72,7 +75,7 @@ def run_here(
             os.chdir(cwd)
             _set_environment(variables)
             sys.argv = ["sdgbias", *words]
-            cli.main()
+            code = (main or cli.main)() or 0
         except SystemExit as ended:
             code = ended.code or 0
         except BaseException:

@@ -1,8 +1,9 @@
 """The page on new releases, line by line, against a hub on loopback: from an empty registry to the
-first published night."""
+first published night, in which two other models can't be evaluated."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -17,15 +18,14 @@ from tests.test_docs import FENCE, TEXT, blocks, lines
 
 PAGE = "docs/how-to/new-releases.md"
 TINY = commands.REPOSITORY / "registry" / "weights" / "tiny-llava"
+LOOK, PLAN = "sdgbias models watch", "sdgbias nightly --dry-run"
+NIGHT = "sdgbias nightly --fetch yes --report reports/latest"
 FEW = "--passes none --generated none --draws 50"
-#: Command of the page -> what the test adds: a message to look at, and fewer prompts.
-MORE = {
-    "sdgbias models watch": "--webhook-env SDGBIAS_WEBHOOK",
-    "sdgbias nightly --fetch yes --report reports/latest": FEW,
-}
+DUE = "--timezone Africa/Nairobi --scheduled-for 2026-11-20T22:30:00+00:00"
+#: Command of the page -> what the test adds: a message to look at, fewer prompts, a due night.
+MORE = {LOOK: "--webhook-env SDGBIAS_WEBHOOK", PLAN: "--json", NIGHT: f"{FEW} {DUE} --json"}
 
 
-@pytest.mark.slow  # tests/nightly/test_watch.py takes every turn of it without models
 def test_from_an_empty_registry_to_the_first_published_night(
     tmp_path: Path, tiny_benchmark: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -40,28 +40,46 @@ def test_from_an_empty_registry_to_the_first_published_night(
         "llava-hf/llava-huge": Repo([tiny], params=90_000_000_000),
         "llava-hf/llava-closed": Repo([tiny], params=1_850_000, licence="other"),
     }
-    said: dict[str, str] = {}
+    printed: dict[str, str] = {}
     with Hub(repos) as hub, webhook() as (address, messages):
         monkeypatch.setenv("SDGBIAS_WEBHOOK", address)
         hub.into(monkeypatch, tmp_path / "hf")
         for command in (line for block in blocks(PAGE) for line in lines(block)):
+            if command == PLAN:
+                gone = {"repo": "path:/nowhere/at/all", "notes": "gone"}
+                commands.add_model(tmp_path, "absent", backend="hf", **gone)
+                (tmp_path / "registry/models/torn.yaml").write_text("name: [")
             if command.startswith("sdgbias "):  # not `serve`, which doesn't end
                 line = f"{command} {MORE.get(command, '')}".removeprefix("sdgbias ")
-                said[command] = commands.ok(line, cwd=tmp_path)
+                printed[command] = commands.ok(line, cwd=tmp_path)
             if command == "sdgbias init":
                 rules = tmp_path / "registry" / "watch.yaml"
                 rules.write_text(policy.replace("questions: 200", "questions: 12"))
+        again = commands.ok(f"{NIGHT} {FEW} {DUE}".removeprefix("sdgbias "), cwd=tmp_path)
 
-    assert MORE.keys() <= said.keys()
-    assert "candidate llava-tiny" in said["sdgbias models watch --dry-run"]
-    assert ": llava-tiny: enabled: evaluated from tonight on" in said["sdgbias models watch"]
+    assert "candidate llava-tiny" in printed[f"{LOOK} --dry-run"]
+    assert ": llava-tiny: enabled: evaluated from tonight on" in printed[LOOK]
     message = messages.get_nowait()
     assert "new repository" in message and "admitted" in message, "one message with both"
     assert set(watch.read_ledger(tmp_path)) == {"llava-hf/llava-tiny"}, "the others are not wanted"
     assert entries.load(tmp_path, "llava-tiny").enabled
-    assert "will be scored" in said["sdgbias nightly --dry-run"]
-    assert "llava-tiny" in said["sdgbias results"]
-    results = tmp_path / "results" / "sdgbias.duckdb"
-    rows = store.query(results, "SELECT model, outcome FROM night_outcomes")
-    assert rows.values.tolist() == [["llava-tiny", "published"]]
-    assert "llava-tiny" in (tmp_path / "reports/latest/night.html").read_text(encoding="utf-8")
+
+    planned = json.loads(printed[PLAN])
+    assert [job["model"] for job in planned["jobs"]] == ["absent", "llava-tiny"]
+    assert [skipped["model"] for skipped in planned["skipped"]] == ["torn"]
+    night = json.loads(printed[NIGHT])
+    assert (night["night"], night["status"]) == ("2026-11-21T0130", "done")
+    assert set(night["steps"].values()) == {"done"}
+    assert {o["model"]: (o["outcome"], o["kind"]) for o in night["outcomes"]} == {
+        "absent": ("failed", "ModelError"),
+        "llava-tiny": ("published", ""),
+        "torn": ("failed", "RegistryError"),
+    }
+    assert entries.load(tmp_path, "absent").state == "quarantined"
+    assert "done already" in again
+    assert "llava-tiny" in printed["sdgbias results"]
+    assert len(store.run_ids(tmp_path / "results" / "sdgbias.duckdb")) == 1
+    page = (tmp_path / "reports/latest/night.html").read_text(encoding="utf-8")
+    assert "absent" in page and "llava-tiny" in page
+    front = (tmp_path / "reports/latest/index.html").read_text(encoding="utf-8")
+    assert '<a href="night.html">Last night</a>' in front

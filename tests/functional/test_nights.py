@@ -1,9 +1,8 @@
-"""Nights as a team has them: good and bad models, a model that is too long for one
-night, nights that are killed. tests/nightly/test_scenarios.py has the table of failures."""
+"""A model that is too long for one night, and nights that are killed. test_new_releases.py has a night
+of good and bad models, tests/nightly/test_scenarios.py the table of failures."""
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import re
@@ -19,9 +18,8 @@ import pytest
 
 from sdgbias import store
 from sdgbias.nightly import records
-from sdgbias.registry import entries
 from sdgbias.scoring.scorer import COMMIT_EVERY
-from tests.builders.commands import add_model, ok
+from tests.builders.commands import add_model
 from tests.builders.processes import children, end
 from tests.builders.slow_engine import asked, cached, slow_planted
 
@@ -29,34 +27,6 @@ from tests.builders.slow_engine import asked, cached, slow_planted
 def where(folder: Path, benchmark: Path) -> str:
     paths = f"--results {folder / 'r.duckdb'} --report {folder / 'report'}"
     return f"{paths} --benchmark {benchmark} --draws 50 --passes none"
-
-
-def test_a_good_an_absent_and_an_unreadable_model(tiny_benchmark: Path, tmp_path: Path) -> None:
-    add_model(tmp_path, "good")
-    add_model(tmp_path, "absent", backend="hf", repo="path:/nowhere/at/all", notes="gone")
-    (tmp_path / "registry/models/torn.yaml").write_text("name: [")
-    night = f"nightly {where(tmp_path, tiny_benchmark)}"
-
-    planned = json.loads(ok(f"{night} --dry-run --json", registry=tmp_path))
-    assert [job["model"] for job in planned["jobs"]] == ["absent", "good"]
-    assert [skipped["model"] for skipped in planned["skipped"]] == ["torn"]
-
-    due = "--timezone Africa/Nairobi --scheduled-for 2026-11-20T22:30:00+00:00"
-    first = f"{night} {due}"
-    ended = json.loads(ok(f"{first} --json", registry=tmp_path))
-    assert (ended["night"], ended["status"]) == ("2026-11-21T0130", "done")
-    assert set(ended["steps"].values()) == {"done"}
-    assert {o["model"]: (o["outcome"], o["kind"]) for o in ended["outcomes"]} == {
-        "absent": ("failed", "ModelError"),
-        "good": ("published", ""),
-        "torn": ("failed", "RegistryError"),
-    }
-    assert entries.load(tmp_path, "absent").state == "quarantined"
-    page = (tmp_path / "report" / "night.html").read_text()
-    assert "absent" in page and "good" in page
-    front = (tmp_path / "report" / "index.html").read_text()
-    assert '<a href="night.html">Last night</a>' in front
-    assert "done already" in ok(first, registry=tmp_path)
 
 
 #: `sdgbias` in a process whose clock jumps when a model is at the prompt LAST ('': never), on which
