@@ -1,5 +1,5 @@
-"""A model that is too long for one night, and nights that are killed. test_new_releases.py has a night
-of good and bad models, tests/nightly/test_scenarios.py the table of failures."""
+"""A model that is too long for one night, and nights that are killed. test_new_releases.py has a
+night of good and bad models, tests/nightly/test_scenarios.py the table of failures."""
 
 from __future__ import annotations
 

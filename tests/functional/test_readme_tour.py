@@ -21,7 +21,7 @@ from tests.test_docs import REPOSITORY, RUN, blocks, lines
 #: Sizes of the tour as the README has it, and as the tests do: each prompt of a model costs.
 FEWER = {
     "--clusters 40 ": "--clusters 12 ",
-    "--mcq 40 --regression 10": "--mcq 15 --regression 4",
+    "--mcq 40 --regression 10": "--mcq 9 --regression 3",
     "--people 240": "--people 60",
     "evaluate tiny-llava": "evaluate tiny-llava --passes none",
     "--draws 500 --bootstrap 200": "--draws 50 --bootstrap 100",
