@@ -51,6 +51,11 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [built] = folder.glob("*.whl")
     with zipfile.ZipFile(built) as archive:
         archive.extractall(packages)
+    for kernel in REPOSITORY.glob("sdgbias/**/__pycache__/*.nb*"):  # else compiled for ten seconds
+        (packages / kernel.parent.relative_to(REPOSITORY)).mkdir(exist_ok=True)
+        shutil.copy(kernel, packages / kernel.relative_to(REPOSITORY))
+        source = kernel.parents[1] / f"{kernel.name.partition('.')[0]}.py"
+        shutil.copystat(source, packages / source.relative_to(REPOSITORY))
     others = [p for p in (*site.getsitepackages(), *sys.path) if p.endswith("site-packages")]
     (packages / "others.pth").write_text("\n".join(dict.fromkeys(others)), encoding="utf-8")
     return folder / "new" / "bin" / "python"
