@@ -23,6 +23,7 @@ from tests.builders.commands import metrics, ok
 from tests.builders.hub import Commit, Hub, Repo, commit, folder
 
 QUESTIONS, NUMBERS = 60, 30
+QUICK = ("--passes", "none", "--draws", 50)
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +60,7 @@ def test_from_the_hub_to_a_table_of_the_authors_questions(
         "licence": "cc-by-sa-4.0",
     }
 
-    ok("evaluate", "planted-optimist", "--benchmark", benchmark, "--results", results)
+    ok("evaluate planted-optimist", *QUICK, "--benchmark", benchmark, "--results", results)
     page = json.loads(ok("reproduce", "--table", "H", "--results", results, "--json"))
     [run] = page["runs"]
     assert run["authors_questions"] is True
@@ -160,7 +161,7 @@ def test_a_target_by_any_of_its_names_and_one_without_a_tolerance(tmp_path: Path
     assert list(items["target"]) == [meant[i % 5] for i in items["item_id"]]
     assert set(items.loc[items["tolerance"].isna(), "target"]) == {"height"}
     assert set(items.loc[items["tolerance"].notna(), "target"]) == set(meant[:4])
-    ok("evaluate", "planted-optimist", "--benchmark", benchmark, "--results", results)
+    ok("evaluate planted-optimist", *QUICK, "--benchmark", benchmark, "--results", results)
     rows = metrics(
         results, "task = 'regression' AND test = 'T2' AND method = 'full' AND pillar = 'all'"
     ).set_index("metric")["n"]

@@ -52,7 +52,7 @@ def nights(tmp_path_factory: pytest.TempPathFactory, tiny_benchmark: Path) -> St
 
     def run(name: str, **habits: object) -> str:
         add_model(folder, name, options={"oracle": str(tiny_benchmark), **HABITS, **habits})
-        spec, settings = entries.load(folder, name), EvalSettings(draws=50)
+        spec, settings = entries.load(folder, name), EvalSettings(draws=50, passes=())
         return evaluate.evaluate(spec, folder, tiny_benchmark, results, settings).run_id
 
     for day, night in enumerate((FIRST, SECOND)):
