@@ -1,5 +1,5 @@
-"""A model's life as a person sees it: found on a hub, registered, evaluated at its commit, put
-aside, retired, enabled again; entries edited into nonsense."""
+"""A model's entry as a person sees it: put aside, retired, enabled again, removed; entries edited
+into nonsense. test_new_releases.py leads from a hub to the results at the pinned commit."""
 
 from __future__ import annotations
 
@@ -9,73 +9,14 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from sdgbias import store
-from tests.builders.commands import REPOSITORY, add_model, ok, refused, sdgbias
-from tests.builders.hub import Hub, Repo, commit, folder, weights
-
-TINY = REPOSITORY / "registry" / "weights" / "tiny-llava"
-TOKEN = "hf_stranger00000000"
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    (tmp_path / "registry" / "models").mkdir(parents=True)
-    return tmp_path
+from tests.builders.commands import add_model, ok, refused, sdgbias
 
 
 def entry(root: Path, name: str) -> dict[str, Any]:
     return dict(yaml.safe_load((root / "registry" / "models" / f"{name}.yaml").read_text()))
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_from_the_hub_to_the_results_at_the_pinned_commit(
-    root: Path, tiny_benchmark: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files, results = folder(TINY), root / "out" / "r.duckdb"
-    pinned = commit(files, "first")
-    repos = {
-        "demo/Tiny-LLaVA": Repo([pinned], params=1_850_000),
-        "demo/gated": Repo([commit(files)], gated=True),
-    }
-    where = f"--results {results} --benchmark {tiny_benchmark}"
-    register = f"register-model demo/Tiny-LLaVA --suites sdg --dtype float32 --probes 6 {where}"
-    with Hub(repos, {TOKEN: "stranger"}) as hub:
-        hub.into(monkeypatch, root / "hf")
-        printed = ok(register, registry=root, alone=True)
-        assert pinned.sha in printed and "Next: sdgbias evaluate tiny-llava" in printed
-        assert "6 of" in printed and "agree alone, in batches and shuffled" in printed
-        made = entry(root, "tiny-llava")
-        shown = [made[name] for name in ("state", "repo", "revision", "backend")]
-        assert shown == ["enabled", "demo/Tiny-LLaVA", pinned.sha, "hf"]
-        assert (root / "out" / "parity" / "tiny-llava.json").is_file()
-        line = refused(4, f"{register} --candidate", registry=root, alone=True)
-        assert "exists already; replace it: --overwrite" in line
-
-        news = {**files, "README.md": b"news"}, {**files, "model.safetensors": weights(10)}
-        hub.repos["demo/Tiny-LLaVA"].commits.append(commit(news[0], "second"))
-        (root / "registry" / "watch.yaml").write_text("commits: true\n")
-        seen = json.loads(ok("models watch --json", registry=root, alone=True))
-        assert seen == [], "other files than those that matter"
-        hub.repos["demo/Tiny-LLaVA"].commits.append(commit(news[1], "third"))
-        evaluate = f"evaluate tiny-llava --draws 20 --passes none {where}"
-        ok(evaluate, registry=root, alone=True)
-        runs = store.query(results, "SELECT model, revision, n_failed FROM runs")
-        assert runs.values.tolist() == [["tiny-llava", pinned.sha, 0]], (
-            "the pinned commit, whatever is newer"
-        )
-        page = ok(f"models show tiny-llava --results {results}", registry=root)
-        assert pinned.sha in page and "memory   about 0.5 GiB" in page
-        assert "check    " in page and "runs     \n" in page
-
-        monkeypatch.setenv("HF_TOKEN", TOKEN)
-        line = refused(8, "register-model demo/gated", registry=root, alone=True)
-        assert "gated, and your account has no access" in line and TOKEN not in line
-    assert "can't be reached" in refused(8, "models watch", registry=root, alone=True)
-    assert entry(root, "tiny-llava") == made, "nobody is put aside because the hub is down"
 
 
 def test_a_registry_without_models_says_how_to_add_one(root: Path) -> None:

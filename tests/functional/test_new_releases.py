@@ -12,7 +12,7 @@ from sdgbias import store
 from sdgbias.nightly import watch
 from sdgbias.registry import entries
 from tests.builders import commands
-from tests.builders.hub import Hub, Repo, commit, folder
+from tests.builders.hub import Hub, Repo, commit, folder, weights
 from tests.builders.webhook import webhook
 from tests.test_docs import FENCE, TEXT, blocks, lines
 
@@ -34,7 +34,8 @@ def test_from_an_empty_registry_to_the_first_published_night(
     monkeypatch.delenv("SDGBIAS_REGISTRY", raising=False)
     [policy] = [body for language, body in FENCE.findall(TEXT[PAGE]) if language == "yaml"]
     assert "questions: 200" in policy
-    tiny = commit(folder(TINY))
+    files = folder(TINY)
+    tiny, newer = commit(files), commit({**files, "model.safetensors": weights(10)})
     repos = {
         "llava-hf/llava-tiny": Repo([tiny], params=1_850_000),
         "llava-hf/llava-huge": Repo([tiny], params=90_000_000_000),
@@ -49,6 +50,7 @@ def test_from_an_empty_registry_to_the_first_published_night(
                 gone = {"repo": "path:/nowhere/at/all", "notes": "gone"}
                 commands.add_model(tmp_path, "absent", backend="hf", **gone)
                 (tmp_path / "registry/models/torn.yaml").write_text("name: [")
+                hub.repos["llava-hf/llava-tiny"].commits.append(newer)
             if command.startswith("sdgbias "):  # not `serve`, which doesn't end
                 line = f"{command} {MORE.get(command, '')}".removeprefix("sdgbias ")
                 printed[command] = commands.ok(line, cwd=tmp_path)
@@ -76,9 +78,13 @@ def test_from_an_empty_registry_to_the_first_published_night(
         "torn": ("failed", "RegistryError"),
     }
     assert entries.load(tmp_path, "absent").state == "quarantined"
+    line = commands.refused(4, f"register-model {TINY} --name absent --candidate", cwd=tmp_path)
+    assert "exists already; replace it: --overwrite" in line
     assert "done already" in again
     assert "llava-tiny" in printed["sdgbias results"]
-    assert len(store.run_ids(tmp_path / "results" / "sdgbias.duckdb")) == 1
+    sql = "SELECT model, revision, n_failed FROM runs"
+    runs = store.query(tmp_path / "results" / "sdgbias.duckdb", sql)
+    assert runs.values.tolist() == [["llava-tiny", tiny.sha, 0]], "as pinned, whatever is newer"
     page = (tmp_path / "reports/latest/night.html").read_text(encoding="utf-8")
     assert "absent" in page and "llava-tiny" in page
     front = (tmp_path / "reports/latest/index.html").read_text(encoding="utf-8")
