@@ -318,7 +318,6 @@ def _go(server: Server, stage: str, raw: Path, out: Path, kill_at: int) -> tuple
     return process.exitcode, int(counted.read_text()) if counted.is_file() else 0
 
 
-@pytest.mark.slow
 def test_killed_at_changes_of_the_disk_a_build_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
     """Each stage is killed before its last change, that of pictures halfway, too. Before its first
     change a stage has done nothing that it could go on with."""

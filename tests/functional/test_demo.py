@@ -96,7 +96,6 @@ def test_json_leaves_standard_output_to_its_value(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_a_clone_is_clean_after_the_demo(tmp_path: Path) -> None:
     """Of a project of this size: a clone of what is committed here."""
     clone = tmp_path / "clone"

@@ -27,6 +27,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 import flows.nightly
 from flows import SETTINGS, score
 from flows import night as night_flow
+from flows.watch import watch
 from sdgbias import store
 from sdgbias.files import json_object
 from sdgbias.nightly import attempt, process, records, schedule
@@ -37,34 +38,6 @@ from tests.builders.hub import Hub, Repo, commit, weights
 from tests.builders.prefect_server import Page, prefect_server, wait_for
 from tests.builders.slow_engine import asked, slow_planted
 from tests.builders.webhook import webhook
-
-
-def nightly(
-    folder: Path, benchmark: Path, *more: str, **variables: str
-) -> subprocess.CompletedProcess[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "flows.nightly",
-        "--benchmark",
-        str(benchmark),
-        "--results",
-        str(folder / "results" / "r.duckdb"),
-        "--report",
-        str(folder / "report"),
-        "--passes",
-        "none",
-        *more,
-    ]
-    return subprocess.run(
-        command,
-        cwd=REPOSITORY,
-        env={**environment(folder), "PREFECT_HOME": str(folder / "prefect"), **variables},
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
 
 
 @pytest.fixture(scope="module")
@@ -81,19 +54,24 @@ def hook() -> Iterator[tuple[str, queue.Queue[str]]]:
         yield answering
 
 
-@pytest.mark.slow
 def test_a_night_that_fails_before_its_end_is_told(
     server: Page, tmp_path: Path, hook: tuple[str, queue.Queue[str]]
 ) -> None:
     address, texts = hook
     add_model(tmp_path, "good")
-    given = {"PREFECT_API_URL": server.api, "SDGBIAS_WEBHOOK": address}
-    assert nightly(tmp_path, tmp_path / "nothing", **given).returncode == 8
+    options = ["--benchmark", tmp_path / "nothing", "--results", tmp_path / "r.duckdb"]
+    variables = {"PREFECT_API_URL": server.api, "PREFECT_HOME": str(tmp_path / "prefect")}
+    done = subprocess.run(
+        [sys.executable, "-m", "flows.nightly", *map(str, options), "--report", str(tmp_path)],
+        cwd=REPOSITORY,
+        env={**environment(tmp_path), **variables, "SDGBIAS_WEBHOOK": address},
+        timeout=900,
+    )
+    assert done.returncode == 8
     text = texts.get(timeout=600)
     assert text.startswith("sdgbias: night, due ") and "no benchmark here" in text
 
 
-@pytest.mark.slow
 def test_prefect_tries_a_model_again(
     server: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,15 +107,8 @@ if not died.exists():
     died.touch()
     os.kill(os.getpid(), 9)
 """
-#: Two looks in one process; the second ends with an error.
-TWO_LOOKS = """
-from flows.watch import watch
-print(watch(webhook_env="HOOK", return_state=True).message)
-print(watch("nowhere.yaml", return_state=True).message)
-"""
 
 
-@pytest.mark.slow
 def test_a_new_commit_becomes_a_candidate_and_an_error_is_the_flows(
     server: Page,
     tmp_path: Path,
@@ -150,26 +121,18 @@ def test_a_new_commit_becomes_a_candidate_and_an_error_is_the_flows(
     )
     add_model(tmp_path, "vlm", backend="hf", repo="lab/vlm", revision=first.sha)
     (tmp_path / "registry" / "watch.yaml").write_text("commits: true\n")
-    with Hub({"lab/vlm": Repo([first, second], params=7_000_000_000)}) as hub:
+    address, texts = hook
+    monkeypatch.setenv("SDGBIAS_REGISTRY", str(tmp_path))
+    monkeypatch.setenv("HOOK", address)
+    with (
+        Hub({"lab/vlm": Repo([first, second], params=7_000_000_000)}) as hub,
+        temporary_settings({PREFECT_API_URL: server.api}),
+    ):
         hub.into(monkeypatch, tmp_path / "hf")
-        address, texts = hook
-        variables = {
-            "PREFECT_HOME": str(tmp_path / "prefect"),
-            "PREFECT_API_URL": server.api,
-            "HOOK": address,
-        }
-        done = subprocess.run(
-            [sys.executable, "-c", TWO_LOOKS],
-            cwd=REPOSITORY,
-            env=environment(tmp_path) | variables,
-            capture_output=True,
-            text=True,
-            timeout=900,
-            check=False,
-        )
-    assert done.returncode == 0, done.stderr
-    first_look, second_look = done.stdout.splitlines()
-    assert "candidate vlm-" in first_look and "nowhere.yaml" in second_look
+        look = watch(webhook_env="HOOK", return_state=True)
+        failed = watch("nowhere.yaml", return_state=True)
+    assert look.is_completed() and "candidate vlm-" in str(look.message)
+    assert failed.is_failed() and "nowhere.yaml" in str(failed.message)
     assert "new commit" in texts.get_nowait() and texts.empty()
     models = tmp_path / "registry" / "models"
     names = sorted(path.name for path in models.iterdir())
@@ -177,7 +140,6 @@ def test_a_new_commit_becomes_a_candidate_and_an_error_is_the_flows(
     assert yaml.safe_load((models / names[0]).read_text())["state"] == "candidate"
 
 
-@pytest.mark.slow
 def test_a_missed_night_is_started_once(server: Page, tmp_path: Path) -> None:
     """A night that was due while nothing was served here."""
     options = NightOptions(results=tmp_path / "r.duckdb", cron="30 1 * * *", timezone="UTC")
@@ -200,7 +162,6 @@ def test_a_missed_night_is_started_once(server: Page, tmp_path: Path) -> None:
     assert run["parameters"] == {"catch_up": True} and run["state_name"] == "Scheduled"
 
 
-@pytest.mark.slow
 def test_a_run_whose_heartbeat_stops_is_marked_as_crashed(server: Page) -> None:
     """The automation of every work pool, with ten seconds for its three minutes. A run that a
     person paused sends none, and stays so."""
@@ -256,7 +217,6 @@ def evaluating(model: str) -> list[int]:
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_a_night_over_two_pools_goes_on_when_a_person_cancels_one_model(
     server: Page, tiny_benchmark: Path, tmp_path: Path
 ) -> None:
@@ -295,7 +255,6 @@ def test_a_night_over_two_pools_goes_on_when_a_person_cancels_one_model(
     print(f"{seconds:.1f} s from Cancel to the end of the model's process")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "name", "words"),
     [("PAUSED", "Suspended", "paused by a"), ("CANCELLING", "Cancelling", "cancelled by a")],
@@ -322,7 +281,6 @@ def test_a_model_ends_where_prefect_does_not_end_its_run(
     assert outcome.message.startswith(words)
 
 
-@pytest.mark.slow
 def test_a_model_whose_machine_is_gone_ends_with_that_reason(
     server: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -342,7 +300,6 @@ def test_a_model_whose_machine_is_gone_ends_with_that_reason(
     wait_for("its state", lambda: server.runs(["model:alone"], "CANCELLED"))
 
 
-@pytest.mark.slow
 def test_a_night_that_is_ended_cancels_its_models(server: Page, tmp_path: Path) -> None:
     flow = server.ask("flows/", {"name": "score"})["id"]
     server.ask("deployments/", {"name": "score-nobody", "flow_id": flow})

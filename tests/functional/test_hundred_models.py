@@ -11,7 +11,6 @@ from tests.builders.commands import REPOSITORY
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_given_a_model_that_crashes_then_it_alone_is_put_aside() -> None:
     sizes = ["--good", "1", "--bad", "1", "--nights", "1", "--questions", "6"]
     done = subprocess.run(

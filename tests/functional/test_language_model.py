@@ -6,16 +6,13 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
 import yaml
-from starlette.testclient import TestClient
 
 import sdgbias
 from sdgbias import store, suites
@@ -32,8 +29,6 @@ from sdgbias.registry.spec import ModelSpec
 from sdgbias.report import build as report
 from sdgbias.report import matrix
 from sdgbias.report.reader import Results
-from sdgbias.report.web import app as web
-from sdgbias.report.web.site import Site
 from sdgbias.scoring.evaluate import evaluate
 from sdgbias.scoring.run_id import run_id
 from sdgbias.suites.suite import EvalSettings
@@ -41,8 +36,8 @@ from sdgbias.types import IMAGE_FREE, NEEDS_PICTURES, VIEWS
 from tests.builders import language_models
 from tests.builders.commands import ok
 from tests.builders.paper_tables import cell
+from tests.builders.web_pages import client_of
 
-Rows = list[dict[str, Any]]
 FAST = EvalSettings(draws=50, passes=())
 BLIND = ModelSpec(
     "planted-language",
@@ -123,55 +118,37 @@ def test_every_page_says_what_needs_pictures(results: Path, tmp_path: Path) -> N
     assert signed and all(r.cells[0].made for r in signed)
 
 
-def _by_sql(results: Path) -> Rows:
+def test_a_number_that_it_cannot_have_has_its_reason_wherever_it_is_asked_for(
+    results: Path,
+) -> None:
     sql = """SELECT "value", missing_reason FROM numbers JOIN runs USING (run_id)
              WHERE model = 'planted-language' AND task = 'mcq' AND test = 'all' AND method = 'full'
              AND metric = 'accuracy' AND attribute = '' AND indicator = 'all'"""
-    return json.loads(ok("results", "--results", results, "--sql", sql, "--json"))
-
-
-def _by_json(results: Path) -> Rows:
+    full = {"task": "mcq", "test": "all", "method": "full", "metric": "accuracy"}
+    one = {"model": "planted-language", **full}.items()
     printed = json.loads(ok("results", "--results", results, "--json"))["metrics"]
-    return [row for row in printed if _is_asked(row)]
-
-
-def _in_a_notebook(results: Path) -> Rows:
-    rows = sdgbias.metrics("planted-language", "accuracy", results).to_dict("records")
-    return [row for row in rows if _is_asked(row)]
-
-
-def _on_the_page(results: Path) -> Rows:
+    notebook = sdgbias.metrics("planted-language", "accuracy", results).to_dict("records")
     with Results(results).reading() as reader:
-        table = matrix.matrix(reader)
-    [row] = [row for row in table["rows"] if row["model"] == "planted-language"]
-    return [{"value": row["cells"][0]["sort"], "missing_reason": row["cells"][0]["why"]}]
-
-
-def _in_the_papers_table(results: Path) -> Rows:
-    h = next(t for t in paper.build(stored.load(results), ["H"]) if t.item == "H")
-    c = cell(h, "T1", "planted-language (planted)", "Original")
-    return [{"value": c.value, "missing_reason": c.status.split(": ")[1]}]
-
-
-def _is_asked(row: Mapping[str, object]) -> bool:
-    key = ("planted-language", "mcq", "all", "full", "accuracy")
-    return tuple(row[name] for name in ("model", "task", "test", "method", "metric")) == key
-
-
-@pytest.mark.parametrize(
-    "ask", [_by_sql, _by_json, _in_a_notebook, _on_the_page, _in_the_papers_table]
-)
-def test_a_number_that_it_cannot_have_has_its_reason_wherever_it_is_asked_for(
-    ask: Callable[[Path], Rows], results: Path
-) -> None:
-    rows = ask(results)
-
-    assert [row["missing_reason"] for row in rows] == [NEEDS_PICTURES]
-    assert all(pd.isna(row["value"]) for row in rows)
+        board = matrix.matrix(reader)["rows"]
+    [shown] = [row["cells"][0] for row in board if row["model"] == "planted-language"]
+    [h] = [t for t in paper.build(stored.load(results), ["H"]) if t.item == "H"]
+    paper_cell = cell(h, "T1", "planted-language (planted)", "Original")
+    places = {
+        "SQL": json.loads(ok("results", "--results", results, "--sql", sql, "--json")),
+        "JSON": [row for row in printed if one <= row.items()],
+        "a notebook": [row for row in notebook if one <= row.items()],
+        "the page": [{"value": shown["sort"], "missing_reason": shown["why"]}],
+        "the paper's table": [
+            {"value": paper_cell.value, "missing_reason": paper_cell.status.split(": ")[1]}
+        ],
+    }
+    for place, rows in places.items():
+        assert [row["missing_reason"] for row in rows] == [NEEDS_PICTURES], place
+        assert all(pd.isna(row["value"]) for row in rows), place
 
 
 def test_the_web_leaderboard_names_it_under_every_method(results: Path) -> None:
-    client = TestClient(web.create(Site(Results(results))), base_url="http://127.0.0.1:8321")
+    client = client_of(results)
     # its run is the newest, and the page still opens with the Full view of the others
     full = client.get("/numbers").text
     assert "Accuracy, Full, all tests" in full

@@ -23,7 +23,6 @@ from tests.builders.web_pages import text
 RIGHT = sdg_metrics.AnswerMetric("right_rate", lambda a: np.asarray(a["correct"] == 1, float))
 
 
-@pytest.mark.slow
 def test_a_new_metric_is_in_results_pages_regression_check_and_wandb(
     tiny_benchmark: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,7 +51,6 @@ cli.main()
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_a_model_longer_than_a_night_and_nights_that_are_killed(
     tiny_benchmark: Path, tmp_path: Path
 ) -> None:

@@ -85,17 +85,20 @@ def test_the_files_come_back_byte_for_byte(
 
 @pytest.mark.parametrize("text_view", ["none", "blank-image"])
 def test_seven_data_files_and_fourteen_views(
-    small_benchmark: Path, tmp_path: Path, text_view: str
+    folders: tuple[Path, Path, Path], tmp_path: Path, text_view: str
 ) -> None:
-    export(small_benchmark, tmp_path, text_view)
+    benchmark, release, _ = folders
+    if text_view != "none":
+        release = tmp_path
+        export(benchmark, release, text_view)
     views = {f"{name}{suffix}" for name in PARTS for suffix in ("", "_text")}
-    assert {path.stem for path in (tmp_path / "data").iterdir()} == set(PARTS)
-    assert {path.stem for path in (tmp_path / "views").iterdir()} == views
-    items = pd.read_parquet(small_benchmark / "items_mcq.parquet")
-    prompts = pd.read_parquet(small_benchmark / "prompts.parquet")
+    assert {path.stem for path in (release / "data").iterdir()} == set(PARTS)
+    assert {path.stem for path in (release / "views").iterdir()} == views
+    items = pd.read_parquet(benchmark / "items_mcq.parquet")
+    prompts = pd.read_parquet(benchmark / "prompts.parquet")
     texts = prompts.query("task == 'mcq' and test == 'T2'")["text"]
     data, full, text = (
-        records(tmp_path / folder, name)
+        records(release / folder, name)
         for folder, name in (("data", "mcq_T2"), ("views", "mcq_T2"), ("views", "mcq_T2_text"))
     )
     tail = "\nIgnore the image." if text_view == "blank-image" else ""
@@ -108,10 +111,10 @@ def test_seven_data_files_and_fourteen_views(
     pictures = [f"images/{i}.png" for i in items["image_id"]]
     assert list(full["image"]) == list(data["image"]) == pictures
     assert set(text["image"]) == {"images/blank.png" if tail else ""}
-    assert (tmp_path / "images" / "blank.png").is_file()
+    assert (release / "images" / "blank.png").is_file()
     assert "cluster_id" in data.columns and "cluster_id" not in full.columns
-    targets = set(pd.read_parquet(small_benchmark / "items_regression.parquet")["target"])
-    assert set(records(tmp_path / "data", "regression_T5")["target"]) == targets
+    targets = set(pd.read_parquet(benchmark / "items_regression.parquet")["target"])
+    assert set(records(release / "data", "regression_T5")["target"]) == targets
 
 
 def test_an_interrupted_export_is_finished(

@@ -13,7 +13,6 @@ VLLM_PYTHON = REPOSITORY / ".venv-vllm" / "bin" / "python"
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_the_registered_entry_is_evaluated_and_checked(
     tiny_benchmark: Path, tmp_path: Path
 ) -> None:
