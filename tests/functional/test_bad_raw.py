@@ -267,7 +267,8 @@ def test_what_two_reviewers_reject_is_left_out_of_the_next_build(
 
 # -- kill -9 at moments that matter. A process that dies can leave no trace between two changes of
 # the disk: each stage is killed (by itself, from an audit hook) right before it opens a file for
-# writing, renames or removes one below the benchmark folder.
+# writing, renames or removes one below the benchmark folder. In processes of their own: what a dead
+# one leaves is named after it.
 
 WATCHED = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "shutil.rmtree", "os.truncate"}
 
