@@ -105,9 +105,7 @@ def test_a_key_in_the_environment_sends_at_once_and_links_the_scores(
         logged_in.setenv("WANDB_BASE_URL", server.address)
         logged_in.setenv(log.REGISTRY, "team/sdgbias/scores")
         for night in NIGHTS:
-            said = ok(
-                "wandb", "log", "--results", results, "--night", night, "--dir", tmp_path / "w"
-            )
+            said = ok(f"wandb log --results {results} --night {night} --dir {tmp_path / 'w'}")
             assert "1 runs sent, 0 wait" in said and KEY not in said
     assert steps(server) == STEPS
     used = [v["input"]["runName"] for v in server.of("UseArtifact")]
@@ -128,10 +126,9 @@ def test_a_server_that_cannot_be_used_leaves_the_run_waiting(
     (tmp_path / "w").mkdir()
     (tmp_path / "w" / log.LOGGED).write_text(json.dumps(before))
     with wandb_server(mood) as server:
-        logged_in.setenv(
-            "WANDB_BASE_URL", "http://127.0.0.1:9" if mood == "gone" else server.address
-        )
-        done = sdgbias("wandb", "log", "--results", results, "--dir", tmp_path / "w")
+        nowhere = "http://127.0.0.1:9"
+        logged_in.setenv("WANDB_BASE_URL", nowhere if mood == "gone" else server.address)
+        done = sdgbias(f"wandb log --results {results} --dir {tmp_path / 'w'}")
     assert done.returncode == 0, done.stderr
     assert "0 runs sent, 1 wait" in done.stdout and "W&B can't be reached" in done.stderr
     assert KEY not in done.stdout + done.stderr
@@ -148,14 +145,14 @@ def test_a_login_for_other_work_sends_nothing(monkeypatch: pytest.MonkeyPatch) -
 
 def test_runs_that_cannot_be_written_are_named(results: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    line = refused(8, "wandb", "log", "--results", results, "--dir", tmp_path / "file" / "w")
+    folder = tmp_path / "file" / "w"
+    line = refused(8, f"wandb log --results {results} --dir {folder}")
     assert "W&B: 1 of 1 runs left out" in line and "the results are as before" in line
     fault = "can't be written (Not a directory); choose another --dir"
-    assert f"{tmp_path / 'file' / 'w' / log.LOGGED}: {fault}" in line
+    assert f"{folder / log.LOGGED}: {fault}" in line
 
 
 # -- the Report
-# ----------------------------------------------------------------------
 
 
 def cell(text: str, row: str, column: str) -> str:
@@ -168,28 +165,22 @@ def cell(text: str, row: str, column: str) -> str:
 
 
 def test_the_reports_text_has_the_stores_figures(results: Path) -> None:
-    found = dict(team_report.sections(results))
-    assert list(found) == [
-        "In short",
-        "Questions about places",
-        f"Breaches of night {NIGHTS[1]}",
-        "Runs",
-    ]
-    sql = (
-        "SELECT value FROM metrics WHERE run_id = ? AND task = 'mcq' AND test = 'all' AND method"
-        " = ? AND pillar = 'all' AND metric = ?"
-    )
+    sections = dict(team_report.sections(results))
+    breaches = f"Breaches of night {NIGHTS[1]}"
+    assert list(sections) == ["In short", "Questions about places", breaches, "Runs"]
+    sql = """SELECT value FROM metrics WHERE run_id = ? AND task = 'mcq' AND test = 'all'
+             AND pillar = 'all' AND method = ? AND metric = ?"""
     for column, method, metric in (
         ("Accuracy", "full", "accuracy"),
         ("Pessimistic", "q_only", "share_pessimistic"),
         ("CADE gain", "cade", "accuracy_gain"),
     ):
         value = store.query(results, sql, [RUN, method, metric])["value"][0]
-        shown = cell(found["Questions about places"], "| fake-pessimist (planted) |", column)
+        shown = cell(sections["Questions about places"], "| fake-pessimist (planted) |", column)
         assert float(shown.split(" ")[0].replace("\u2212", "-")) == round(100 * value, 1), column
-    assert "**Which way do models lean without evidence?**" in found["In short"]
-    breach = found[f"Breaches of night {NIGHTS[1]}"]
-    assert "\u221210.0 points" in breach and "\u221215.0 to \u22125.0" in breach
+    assert "**Which way do models lean without evidence?**" in sections["In short"]
+    assert "\u221210.0 points" in sections[breaches]
+    assert "\u221215.0 to \u22125.0" in sections[breaches]
 
 
 def test_the_report_reaches_the_server(
@@ -228,8 +219,8 @@ def test_a_report_needs_a_server_that_answers(
     results: Path, tmp_path: Path, logged_in: pytest.MonkeyPatch
 ) -> None:
     logged_in.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
-    line = refused(8, "wandb", "report", "--results", results, "--entity", "team")
+    report = f"wandb report --results {results} --entity team"
+    line = refused(8, report)
     assert "no Report was made" in line and KEY not in line
-    out = tmp_path / "r.md"
-    ok("wandb", "report", "--results", results, "--entity", "team", "--out", out)
-    assert BENCHMARK in out.read_text(encoding="utf-8")
+    ok(f"{report} --out {tmp_path / 'r.md'}")
+    assert BENCHMARK in (tmp_path / "r.md").read_text(encoding="utf-8")
