@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from transformers import LogitsProcessor, LogitsProcessorList
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from sdgbias.engines import Backend
 from sdgbias.engines.fingerprint import VERSIONS, fingerprint
@@ -205,15 +205,20 @@ class HuggingFace(Backend):
         """(tokens of greedy answers of B rows, the library's own output): ``new`` tokens at most,
         the first of each row out of its ``choices`` (Forced)."""
         model, forced = self._part(inputs), Forced(choices, finite)
+        # as an object: with loose arguments the library builds the family's default configuration
+        # first, which takes as long as a forward pass of a small model
+        settings = GenerationConfig(
+            max_new_tokens=new,
+            do_sample=False,
+            pad_token_id=self.tokenizer.pad_token_id,
+            return_dict_in_generate=True,
+            **options,
+        )
         with memory_errors():
             out = model.generate(
                 **accepted(model, inputs),
-                max_new_tokens=new,
-                do_sample=False,
-                pad_token_id=self.tokenizer.pad_token_id,
-                return_dict_in_generate=True,
+                generation_config=settings,
                 logits_processor=LogitsProcessorList([forced]),
-                **options,
             )
         self.counts["forwards"] += forced.step
         return out.sequences[:, -forced.step :].tolist(), out
