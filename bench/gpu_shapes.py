@@ -103,11 +103,12 @@ def qwen(tokens: Any, tiny: bool) -> tuple[Any, Any]:
         tower = {"depth": 2, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2}
         tower |= {"out_hidden_size": 32, "fullatt_block_indexes": [1]}
         text = _small_text(tokens) | {"rope_parameters": _rope(1e4, 2, 3, 3)}
+    most = 4 if tiny else 1280  # tokens of a picture
     config = transformers.Qwen2_5_VLConfig(
         vision_config=tower, text_config=text, image_token_id=3, video_token_id=4
     )
     images = Qwen2VLImageProcessorPil(
-        patch_size=14, merge_size=2, min_pixels=28 * 28, max_pixels=1280 * 28 * 28
+        patch_size=14, merge_size=2, min_pixels=28 * 28, max_pixels=most * 28 * 28
     )
     videos = transformers.Qwen2VLVideoProcessor(patch_size=14, merge_size=2)
     return config, transformers.Qwen2_5_VLProcessor(images, tokens, videos, chat_template=TEMPLATE)

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from sdgbias.benchmark import build, quality
-from tests.builders.quality import SUITES, Tables, good_tables, save
+from tests.builders.quality import SUITES, Tables, copied, good_tables, save
 
 
 @pytest.fixture(scope="session")
@@ -24,7 +24,7 @@ def good(small_benchmark: Path, tmp_path_factory: pytest.TempPathFactory) -> Tab
 
 @pytest.fixture
 def tables(good: Tables) -> Tables:
-    return {name: frame.copy(deep=False) for name, frame in good.items()}  # copied on write
+    return copied(good)
 
 
 @pytest.fixture(scope="session")

@@ -15,12 +15,12 @@ from tests.builders.quality import (
     SUITES,
     Of,
     Plant,
+    Put,
     Tables,
     drop_column,
     each_of,
     edit,
     only,
-    put,
     save,
 )
 from tests.builders.refusals import Refusal
@@ -34,8 +34,8 @@ def quality_of(folder: Path) -> dict[str, dict[str, dict[str, object]]]:
 
 
 def test_a_sift_takes_rows_out_and_says_which(tables: Tables) -> None:
-    put("series", "iso3", "WLD", row=2)(tables)
-    put("series", "value", 101.0, row=4)(tables)
+    Put("series", "iso3", "WLD", row=2)(tables)
+    Put("series", "value", 101.0, row=4)(tables)
 
     kept, lost = quality.sift("series", tables["series"], suites=SUITES)
 
@@ -48,7 +48,7 @@ def test_a_sift_takes_rows_out_and_says_which(tables: Tables) -> None:
 
 
 def test_a_sift_stops_at_a_gate(tables: Tables, refusal: Refusal) -> None:
-    put("series", "source", None)(tables)
+    Put("series", "source", None)(tables)
 
     with refusal():
         quality.sift("series", tables["series"], suites=SUITES)
@@ -57,7 +57,7 @@ def test_a_sift_stops_at_a_gate(tables: Tables, refusal: Refusal) -> None:
 def test_a_row_that_leaves_breaks_no_gate(tables: Tables) -> None:
     """The unknown country is out before its lack of series could stop the build."""
     n = len(tables["clusters"])
-    put("clusters", "iso3", "ZZZ")(tables)
+    Put("clusters", "iso3", "ZZZ")(tables)
 
     given = {"series": tables["series"]}
     kept, lost = quality.sift("clusters", tables["clusters"], given, SUITES)
@@ -118,12 +118,12 @@ WRONG: dict[str, tuple[Plant | None, Damage | None, tuple[str, ...]]] = {
         ("tests-differ-in-context-only",),
     ),
     "a row for quarantine": (
-        put("items_mcq", "option_c", Of(0, column="option_a")),
+        Put("items_mcq", "option_c", Of(0, column="option_a")),
         None,
         ("options-distinct",),
     ),
     "a picture of other bytes": (
-        put("pictures", "parts", [b"\x89PNG"]),
+        Put("pictures", "parts", [b"\x89PNG"]),
         None,
         ("image-id-is-sha256", "image-is-whole"),
     ),
@@ -147,7 +147,7 @@ WRONG: dict[str, tuple[Plant | None, Damage | None, tuple[str, ...]]] = {
     ),
     "no shard": (None, lambda f: (f / "images/BF-000.parquet").unlink(), ("image-stored",)),
     "a shard elsewhere": (
-        lambda tables: put("images", "shard", "../../elsewhere")(tables),
+        lambda tables: Put("images", "shard", "../../elsewhere")(tables),
         None,
         ("image-stored",),
     ),
@@ -185,7 +185,7 @@ def test_a_gate_stops_with_one_line(
 
 
 def test_warnings_do_not_stop(tables: Tables, tmp_path: Path) -> None:
-    put("items_mcq", "value_year", 1890)(tables)
+    Put("items_mcq", "value_year", 1890)(tables)
 
     report = quality.run_gate(save(tables, tmp_path), only(tmp_path, "value-year-near"))
 
@@ -201,7 +201,7 @@ def test_a_folder_of_people_is_judged_by_its_own_rules(
     page = (tmp_path / "good" / quality.PAGE).read_text()
     assert "The benchmark passed" in page and ">images.parquet</a>" in page and "series" not in page
 
-    each_of(put("items_people", "gold", "no"), put("people", "w", 0.0))(tables)
+    each_of(Put("items_people", "gold", "no"), Put("people", "w", 0.0))(tables)
     with refusal("two rules"):
         quality.run_gate(save(tables, tmp_path / "bad", quality.PEOPLE), SUITES)
     assert quality_of(tmp_path / "bad")["passed"] is False

@@ -13,7 +13,7 @@ import pytest
 
 from sdgbias.benchmark import quality
 from sdgbias.errors import DataValidationError
-from tests.builders.quality import SUITES, Tables, only, put, save
+from tests.builders.quality import SUITES, Put, Tables, only, save
 
 
 def page(folder: Path) -> str:
@@ -25,7 +25,7 @@ def faulty(good: Tables, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A benchmark whose clusters all break rules, with markup in a key."""
     tables = {**good, "clusters": good["clusters"].copy()}
     tables["clusters"]["year"] = 1990
-    put("clusters", "cluster_id", "<script>alert('x')</script> $name")(tables)
+    Put("clusters", "cluster_id", "<script>alert('x')</script> $name")(tables)
     folder = save(tables, tmp_path_factory.mktemp("faulty"))
     with pytest.raises(DataValidationError):
         quality.run_gate(folder, SUITES)

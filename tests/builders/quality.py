@@ -28,7 +28,7 @@ from tests.builders import own_questions
 
 SUITES = Path(__file__).resolve().parents[2] / "expectations"
 Tables = dict[str, pd.DataFrame]
-Plant = Callable[[Tables], None]
+Plant = Callable[..., None]
 #: Index of pictures -> the rows of its shards.
 PICTURES = {"images": "pictures", "images_people": "people_pictures", "images_own": "own_pictures"}
 
@@ -154,26 +154,39 @@ def _needs(rule: QualityRule) -> str:
 # -- faults
 
 
+def copied(tables: Tables) -> Tables:
+    """Tables to plant faults in; what they share with these is copied where it is written to."""
+    return {name: frame.copy(deep=False) for name, frame in tables.items()}
+
+
 @dataclass(frozen=True)
 class Of:
-    """The value of another row, of the same table and column where nothing else is given."""
+    """The value of another row: so many rows further on, or of another table that row; of the same
+    column where nothing else is given."""
 
     row: int
     table: str = ""
     column: str = ""
 
 
-def put(table: str, column: str, value: Any, row: int = 0) -> Plant:
-    def plant(tables: Tables) -> None:
-        frame = tables[table]
-        new = value
-        if isinstance(value, Of):
-            new = tables[value.table or table][value.column or column].iloc[value.row]
-        frame[column] = frame[column].astype(object)
-        frame.iat[row, frame.columns.get_loc(column)] = new
-        frame[column] = frame[column].infer_objects()
+@dataclass(frozen=True)
+class Put:
+    """Plants a value in one cell of a table: in ``row``, or in another one where the call says."""
 
-    return plant
+    table: str
+    column: str
+    value: Any
+    row: int = 0
+
+    def __call__(self, tables: Tables, row: int | None = None) -> None:
+        at = self.row if row is None else row
+        frame, new = tables[self.table], self.value
+        if isinstance(new, Of):
+            start = 0 if new.table else at
+            new = tables[new.table or self.table][new.column or self.column].iloc[start + new.row]
+        frame[self.column] = frame[self.column].astype(object)
+        frame.iat[at, frame.columns.get_loc(self.column)] = new
+        frame[self.column] = frame[self.column].infer_objects()
 
 
 def drop_column(table: str, column: str) -> Plant:

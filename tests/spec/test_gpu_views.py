@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).parents[2]
+from bench import gpu_evaluate, gpu_views
 
 
-def test_runs_at_small_shapes() -> None:
-    options = ["--tiny", "--pictures", "2", "--questions", "2", "--runs", "1"]
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.gpu_views", *options],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=REPOSITORY,
-    )
+def test_runs_at_small_shapes(capsys: pytest.CaptureFixture[str]) -> None:
+    gpu_views.main(["--tiny", "--pictures", "2", "--questions", "2", "--runs", "1"])
+
+    out = capsys.readouterr().out
     tokens = {
         name: [
             (int(computed.replace(",", "")), int(of_prompts.replace(",", "")))
             for computed, of_prompts in re.findall(
-                rf"^{name}: .* s, ([\d,]+) tokens of ([\d,]+),", done.stdout, re.M
+                rf"^{name}: .* s, ([\d,]+) tokens of ([\d,]+),", out, re.M
             )
         ]
         for name in ("naive", "plan")
@@ -37,23 +30,21 @@ def test_runs_at_small_shapes() -> None:
         assert naive == naive_of_prompts, "prompt by prompt nothing is shared"
         assert of_prompts < 0.6 * naive, "each distinct prompt once"
         assert computed < of_prompts, "a picture's beginning once"
-    assert done.stdout.count("and behind shared beginnings") == 3, "what the probes say"
-    speeds = re.findall(
-        r"engine ([\d.]+) prompts/s, model.generate ([\d.]+) prompts/s", done.stdout
-    )
+    assert out.count("and behind shared beginnings") == 3, "what the probes say"
+    speeds = re.findall(r"engine ([\d.]+) prompts/s, model.generate ([\d.]+) prompts/s", out)
     assert len(speeds) == 6 and all(float(speed) > 0 for pair in speeds for speed in pair)
 
 
 @pytest.mark.slow
-def test_a_whole_evaluation_runs_at_small_shapes(small_benchmark: Path, tmp_path: Path) -> None:
+def test_a_whole_evaluation_runs_at_small_shapes(
+    small_benchmark: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     options = ["--tiny", "--shape", "qwen", "--benchmark", str(small_benchmark)]
     options += ["--folder", str(tmp_path), "--passes", "none", "--generated", "none"]
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.gpu_evaluate", *options, "--draws", "10"],
-        capture_output=True,
-        text=True,
-        cwd=REPOSITORY,
-    )
-    assert ", exit 0" in done.stdout, done.stderr
-    figures = dict(re.findall(r"^(n_scored|n_failed|tokens_prefilled) +(\d+)$", done.stdout, re.M))
-    assert int(figures["n_scored"]) > 100 and figures["n_failed"] == "0", done.stdout
+
+    gpu_evaluate.main([*options, "--draws", "10"])
+
+    out, error = capfd.readouterr()
+    assert ", exit 0" in out, error
+    figures = dict(re.findall(r"^(n_scored|n_failed|tokens_prefilled) +(\d+)$", out, re.M))
+    assert int(figures["n_scored"]) > 100 and figures["n_failed"] == "0", out
