@@ -186,7 +186,9 @@ class Server:
         how = "still runs" if code is None else f"ended with exit code {code}"
         how = f"was killed by {exits.died_of(code)}" if code and code < 0 else how
         lines = self._lines()
-        # of a chain of tracebacks, the last lines only say that a child ended
+        # of a chain of tracebacks, the last lines only say that a child ended; a warning names
+        # errors that might come
+        lines = [line for line in lines if "WARNING " not in line] or lines
         errors = [line for line in lines if "Error: " in line or "Error(" in line]
         line = exits.crash(lines) or (errors or lines or [""])[0]
         return f"the server {how}" + (f": {line[:300]}" if line else "")

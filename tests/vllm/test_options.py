@@ -54,6 +54,9 @@ LOGS = {
     "weights": f"RuntimeError: Cannot find any model weights\n{LAST}",
     "head": f"ValueError: A head_dtype is only supported for an unquantized lm_head.\n{LAST}",
     "no traceback": "no driver",
+    # a model that vLLM doesn't serve; of the warning before it only the form is that of an error
+    "unserved": "(APIServer pid=9) WARNING 11-28 This can cause errors like `OSError: [Errno 24]`\n"
+    f"ValidationError: 1 validation error for ModelConfig\n{LAST}",
 }
 
 
