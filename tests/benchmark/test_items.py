@@ -38,8 +38,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 SHARED = REPOSITORY.parent / "shared" / "data"
 
 
-def build(clusters: pd.DataFrame, series: pd.DataFrame, mcq: int | None = None) -> Drawn:
-    return build_items(clusters, make_images(clusters), series, mcq=mcq, regression=None, seed=0)
+def build(clusters: pd.DataFrame, series: pd.DataFrame, **asked: Any) -> Drawn:
+    return build_items(clusters, make_images(clusters), series, **asked)
 
 
 @cache
@@ -184,7 +184,7 @@ def test_gold_letters_agree_with_their_option_texts() -> None:
 def test_regression_answers_are_the_labels() -> None:
     clusters = make_clusters()
     clusters.loc[0, "water_index"] = np.nan
-    drawn = build(clusters, make_series())
+    drawn = build(clusters, make_series(), only=["stunting"])
     for task in load_regression_tasks():
         of_task = drawn.items_regression[drawn.items_regression["indicator"] == task.slug]
         assert (of_task["answer"] == of_task[task.target]).all()
@@ -196,7 +196,7 @@ def test_regression_answers_are_the_labels() -> None:
 
 
 def test_namibia_is_no_missing_value() -> None:
-    items = build(make_clusters(("NM", "NI")), make_series()).items_mcq
+    items = build(make_clusters(("NM", "NI")), make_series(), only=["stunting"]).items_mcq
     assert set(zip(items["cname"], items["iso3"], items["country"], strict=True)) == {
         ("NM", "NAM", "Namibia"),
         ("NI", "NER", "Niger"),  # not Nicaragua, whose ISO code is NI
@@ -208,8 +208,8 @@ def test_namibia_is_no_missing_value() -> None:
 
 def test_clusters_without_an_image_are_out() -> None:
     clusters = make_clusters()
-    tables = (clusters, make_images(clusters)[:7], make_series())
-    drawn = build_items(*tables, mcq=None, regression=None, seed=0)
+    images = make_images(clusters)[:7]
+    drawn = build_items(clusters, images, make_series(), only=["stunting"])
     assert drawn.items_mcq["cluster_id"].nunique() == 7
     assert (drawn.notes["clusters"], drawn.notes["clusters_with_image"]) == (30, 7)
 
@@ -218,9 +218,9 @@ def test_of_two_images_of_a_cluster_the_first_by_name_is_shown() -> None:
     clusters = make_clusters(("KE", "NI"), 1)
     images = make_images(clusters)
     more = images.assign(image_id=["f" * 64, "0" * 64])
-    tables = (clusters, pd.concat([images, more], ignore_index=True), make_series())
+    images = pd.concat([images, more], ignore_index=True)
 
-    items = build_items(*tables, mcq=None, regression=None, seed=0).items_mcq
+    items = build_items(clusters, images, make_series(), only=["stunting"]).items_mcq
 
     shown = dict(zip(items["cluster_id"], items["image_id"], strict=True))
     assert [shown[name] for name in clusters["cluster_id"]] == [images["image_id"][0], "0" * 64]
@@ -234,7 +234,7 @@ def test_an_item_needs_the_evidence_of_its_template() -> None:
     clusters.loc[0, "asset_index"] = np.nan
     shown = ["tile, nightlights", "photo, tile", "", "photo, tile, nightlights"]
     images = make_images(clusters).assign(modalities=shown)
-    drawn = build_items(clusters, images, make_series(), mcq=None, regression=None, seed=0)
+    drawn = build_items(clusters, images, make_series(), only=["electricity", "stunting"])
     lost = left_out(drawn, "missing-evidence").set_index("key")["detail"]
     dark = f"{ids[1]}|electricity"
     assert {*lost.index} == {f"{ids[0]}|maternal_capital", f"{ids[0]}|plumbing_from_people", dark}
@@ -264,11 +264,11 @@ def test_duplicates_leave() -> None:
     images = make_images(clusters)
     images.loc[1, "image_id"] = images.loc[0, "image_id"]
     twice = pd.concat([clusters, clusters[-1:]])
-    drawn = build_items(twice, images, make_series(), mcq=None, regression=None, seed=0)
+    drawn = build_items(twice, images, make_series(), only=["stunting", "electricity"])
     assert drawn.items_mcq["cluster_id"].nunique() == 5
     assert not drawn.items_mcq.duplicated(["indicator", "image_id"]).any()
     counts = left_out(drawn, "duplicate-item")["table"].value_counts().to_dict()
-    assert counts == {"clusters": 1, "items_mcq": 14, "items_regression": 9}
+    assert counts == {"clusters": 1, "items_mcq": 2, "items_regression": 9}
 
 
 def test_near_duplicates_leave_when_picture_and_context_agree() -> None:
@@ -283,10 +283,10 @@ def test_near_duplicates_leave_when_picture_and_context_agree() -> None:
     images = make_images(clusters)
     alike = images.index.isin([1, 2, 4])
     images["image_group"] = images["image_id"].where(~alike, images.loc[0, "image_id"])
-    drawn = build_items(clusters, images, make_series(), mcq=None, regression=None, seed=0)
+    drawn = build_items(clusters, images, make_series(), only=["stunting", "electricity"])
     gone = left_out(drawn, "near-duplicate-item")
     assert set(gone["key"].str.split("|").str[0]) == {clusters["cluster_id"][1]}
-    assert gone["table"].value_counts().to_dict() == {"items_mcq": 14, "items_regression": 9}
+    assert gone["table"].value_counts().to_dict() == {"items_mcq": 2, "items_regression": 9}
     assert drawn.items_mcq["cluster_id"].nunique() == 4
     ends = f"context and nearly the image as {clusters['cluster_id'][0]}"
     assert gone["detail"].str.endswith(ends).all()
@@ -328,11 +328,12 @@ def test_review_drops_or_marks() -> None:
 def test_kept_bins_keep_the_options_of_old_questions() -> None:
     old, clusters = candidates(("KE", "NI")), make_clusters()
     tables = (clusters, make_images(clusters), make_series())
-    moved = find_candidates(*tables, seed=0)
-    kept = find_candidates(*tables, seed=0, options=lambda entry, _: old.options[entry.slug])
+    asked = {"seed": 0, "indicators": [indicator("electricity")]}
+    moved = find_candidates(*tables, **asked)
+    kept = find_candidates(*tables, **asked, options=lambda entry, _: old.options[entry.slug])
     # terciles follow the clusters
     assert moved.options["electricity"].edges != old.options["electricity"].edges
-    assert kept.options == old.options
+    assert kept.options["electricity"] == old.options["electricity"]
     rows = kept.by_task[Task.MCQ].query("indicator == 'electricity'")
     letters = old.options["electricity"].letters(rows["value"].to_numpy())
     assert rows["answer"].tolist() == letters.tolist()
@@ -374,12 +375,12 @@ def test_the_order_of_the_input_changes_nothing() -> None:
     clusters = make_clusters()
     tables = (clusters, make_images(clusters), make_series())
     mixed = [t.sample(frac=1, random_state=1).reset_index(drop=True) for t in tables]
-    first = choose_items(candidates(seed=5), mcq=150, regression=90)
-    again = build_items(*mixed, mcq=150, regression=90, seed=5)
+    asked = {"only": ["stunting", "electricity", "uhc_index"], "mcq": 40, "regression": 90}
+    first, again = (build_items(*given, seed=5, **asked) for given in (tables, mixed))
     for name in ("items_mcq", "items_regression", "quarantine"):
         pd.testing.assert_frame_equal(getattr(first, name), getattr(again, name))
     assert first.notes == again.notes
-    other = choose_items(candidates(), mcq=150, regression=90)
+    other = build_items(*tables, **asked)
     assert set(other.items_mcq["item_id"]) != set(first.items_mcq["item_id"])
 
 

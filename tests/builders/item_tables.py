@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -115,7 +116,11 @@ def choose_items(candidates: items.Candidates, **asked: Any) -> Drawn:
     return Drawn(items.choose_items(candidates, **asked))
 
 
-def build_items(*tables: Any, mcq: int | None, regression: int | None, seed: int) -> Drawn:
-    """find_candidates, then choose_items."""
-    found = items.find_candidates(*tables, seed=seed)
-    return choose_items(found, mcq=mcq, regression=regression)
+def build_items(
+    *tables: Any, only: Sequence[str] = (), seed: int = 0, **asked: int | None
+) -> Drawn:
+    """find_candidates, of these indicators or of all, which takes a second; then choose_items, of
+    all that is possible where no numbers are asked."""
+    indicators = [indicator(slug) for slug in only] or None
+    candidates = items.find_candidates(*tables, seed=seed, indicators=indicators)
+    return choose_items(candidates, **{"mcq": None, "regression": None, **asked})

@@ -90,10 +90,12 @@ def test_bare_runs_of_two_benchmarks_make_a_page_and_names_stay_text(tmp_path: P
     assert not (tmp_path / "out" / "questions.html").exists()
 
 
-def test_errors_are_one_line(fake: Path, tmp_path: Path) -> None:
+def test_errors_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
+    bare = {"run_id": "a", "model": "a", "finished_at": "2026-11-20T00:00:00"}
+    store.publish(tmp_path / "r.duckdb", bare, {})
     with pytest.raises(StoreError, match="can't be written"):
-        write_report(fake, tmp_path / "file")
+        write_report(tmp_path / "r.duckdb", tmp_path / "file")
     with store.connect(tmp_path / "empty.duckdb"):
         pass
     with pytest.raises(StoreError, match=r"no finished run; run `sdgbias evaluate"):

@@ -52,8 +52,11 @@ def packed(text: str) -> dict[str, dict[str, Any]]:
 def test_groups_that_lost_their_rows_of_full_are_drawn_of_cade(fake: Path, tmp_path: Path) -> None:
     """As a person's SQL can leave a results file."""
     gone = "DELETE FROM numbers WHERE study = 'groups' AND method = 'full'"
-    index = write_report(altered(fake, tmp_path, gone), tmp_path / "out")
-    assert re.search(r"CADE</abbr> of [^<]* lies between ", read(index.parent, "groups.html"))
+    [groups] = [page for page in layout.PAGES if page.file == "groups.html"]
+    filled = ReportPages(altered(fake, tmp_path, gone)).page(groups)
+    assert filled is not None
+    text = layout.render(filled[0], groups, layout.Front([groups.file], inline=True), **filled[1])
+    assert re.search(r"CADE</abbr> of [^<]* lies between ", text)
 
 
 def test_only_pages_with_rows_are_written(folder: Path, tmp_path: Path) -> None:
@@ -197,7 +200,16 @@ def test_every_study_has_its_figure(fake: Path) -> None:
         assert len(f.chosen())
         assert f.frame["n"].map(lambda n: isinstance(n, int)).all()
         assert set(f.heads) <= set(f.frame.columns)
-        alt.LayerChart.from_dict({**f.spec, "data": {"name": "rows"}}, validate=True)
+    # a second for each chart, so of each form one
+    for spec in {
+        str(layer_marks(f.spec)): f.spec for group in made.values() for f in group
+    }.values():
+        alt.LayerChart.from_dict({**spec, "data": {"name": "rows"}}, validate=True)
+
+
+def layer_marks(spec: dict[str, Any]) -> list[tuple[str, list[str]]]:
+    """What a chart is made of: the kind of mark of each layer, and what it shows."""
+    return [(str(one.get("mark")), sorted(one.get("encoding", {}))) for one in spec["layer"]]
 
 
 # -- rows

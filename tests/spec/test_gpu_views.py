@@ -37,9 +37,9 @@ def test_runs_at_small_shapes(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.slow
 def test_a_whole_evaluation_runs_at_small_shapes(
-    small_benchmark: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    few_questions: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    options = ["--tiny", "--shape", "qwen", "--benchmark", str(small_benchmark)]
+    options = ["--tiny", "--shape", "qwen", "--benchmark", str(few_questions)]
     options += ["--folder", str(tmp_path), "--passes", "none", "--generated", "none"]
 
     gpu_evaluate.main([*options, "--draws", "10"])
@@ -47,4 +47,4 @@ def test_a_whole_evaluation_runs_at_small_shapes(
     out, error = capfd.readouterr()
     assert ", exit 0" in out, error
     figures = dict(re.findall(r"^(n_scored|n_failed|tokens_prefilled) +(\d+)$", out, re.M))
-    assert int(figures["n_scored"]) > 100 and figures["n_failed"] == "0", out
+    assert int(figures["n_scored"]) > 50 and figures["n_failed"] == "0", out

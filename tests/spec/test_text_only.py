@@ -150,23 +150,6 @@ def test_it_is_asked_for_scores_once_and_nothing_twice(
     assert again.run_id == run_id and not again.published and endpoint.requests == requests
 
 
-def test_an_entry_may_say_so_beforehand(
-    run: tuple[Path, str, int], endpoint: Endpoint, small_benchmark: Path
-) -> None:
-    results, run_id, _ = run
-    before = endpoint.scored
-    outcome = evaluate(
-        spec(endpoint, "declared", top_logprobs=0), ROOT, small_benchmark, results, SETTINGS
-    )
-    assert endpoint.scored == before, "no request asks for log-probabilities"
-    sql = (
-        "SELECT task, test, method, pillar, indicator, metric, value, n FROM metrics"
-        " WHERE run_id = ? ORDER BY ALL"
-    )
-    one, two = (store.query(results, sql, [r]) for r in (run_id, outcome.run_id))
-    pd.testing.assert_frame_equal(one, two)
-
-
 def test_an_endpoint_that_gave_scores_before_is_an_error(
     endpoint: Endpoint,
     small_benchmark: Path,
@@ -196,27 +179,32 @@ def test_an_endpoint_that_gave_scores_before_is_an_error(
         evaluate(model, ROOT, small_benchmark, tmp_path / "r.duckdb", SETTINGS)
 
 
-def test_an_endpoint_that_refuses_the_field_gives_text_only(
+@pytest.mark.parametrize("name", ["declared", "strict"])
+def test_an_entry_may_say_so_beforehand_or_the_endpoint_refuse_the_field(
+    name: str,
     endpoint: Endpoint,
-    small_benchmark: Path,
+    few_questions: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TEXT_ONLY_KEY", "not-a-real-key")
-    no_field = refusal(400, "logprobs: unknown field")
-    monkeypatch.setattr(
-        endpoint,
-        "script",
-        lambda body, n: no_field if "logprobs" in body else endpoint.answer(body, n),
-    )
-    model = spec(endpoint, "strict")
-    settings = EvalSettings(draws=50, passes=(), generated="none")
-    outcome = evaluate(model, ROOT, small_benchmark, tmp_path / "r.duckdb", settings)
-    assert outcome.failed == 0
-    found = store.query(
-        tmp_path / "r.duckdb", "SELECT DISTINCT method FROM metrics WHERE task = 'mcq' ORDER BY ALL"
-    )
-    assert found["method"].tolist() == ["full_generated", "img_q_generated"]
+    results, before, model = tmp_path / "r.duckdb", endpoint.scored, spec(endpoint, name)
+    if name == "declared":
+        model = spec(endpoint, name, top_logprobs=0)
+    else:
+        no_field = refusal(400, "logprobs: unknown field")
+        monkeypatch.setattr(
+            endpoint,
+            "script",
+            lambda body, n: no_field if "logprobs" in body else endpoint.answer(body, n),
+        )
+
+    outcome = evaluate(model, ROOT, few_questions, results, SETTINGS)
+
+    assert outcome.failed == 0 and endpoint.scored == before, "no score was asked, or given"
+    sql = "SELECT DISTINCT method FROM metrics WHERE task = 'mcq' ORDER BY ALL"
+    methods = store.query(results, sql)["method"]
+    assert methods.tolist() == ["full_generated", "img_q_generated"]
 
 
 @pytest.fixture(scope="module")

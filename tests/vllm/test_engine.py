@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
 
-from sdgbias.engines.agreement import TOLERANCES, log_shares
+from sdgbias.engines.agreement import log_shares
 from sdgbias.engines.client import PromptRefused
-from sdgbias.engines.vllm import VLLM
-from sdgbias.errors import EngineDied, ModelError
+from sdgbias.errors import ModelError
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.scoring import admission
 from sdgbias.types import Prompt, ScoreBatch
@@ -162,20 +158,6 @@ def test_too_many_pictures_fail_alone(engine) -> None:
         engine.candidate_scores([Prompt("x", "ABC", pictures, "three")])
 
 
-def test_a_model_that_vllm_does_not_serve(engine, tiny: ModelSpec, tmp_path: Path) -> None:
-    folder = tmp_path / "registry" / "weights" / "tiny-llava"
-    shutil.copytree(REPOSITORY / "registry" / "weights" / "tiny-llava", folder)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(
-        json.dumps({**config, "architectures": ["NoSuchModel"], "model_type": "no-such-model"})
-    )
-    with pytest.raises(ModelError) as told:
-        VLLM(tiny, tmp_path)
-    assert str(told.value).startswith("tiny-llava: vLLM can't load ") and "\n" not in str(
-        told.value
-    )
-
-
 def test_admission_asks_the_same_of_both_engines(
     engine, reference, prompts: list[Prompt], tiny: ModelSpec
 ) -> None:
@@ -192,30 +174,3 @@ def test_admission_asks_the_same_of_both_engines(
     assert admission.refusal(ours, tiny, REPOSITORY) == ""
     doubted = admission.refusal(ours, tiny, REPOSITORY, floor=1.01)
     assert "candidate mass" in doubted and "registry/models/tiny-llava.yaml" in doubted
-
-
-def test_a_killed_server_is_started_again(engine, prompts: list[Prompt]) -> None:
-    wanted = engine.candidate_scores(prompts[:2])
-    pid = engine.server.process.pid
-    engine.kill()
-    assert not Path(f"/proc/{pid}").exists()
-    with pytest.raises(EngineDied, match="tiny-llava: the server was killed by SIGKILL"):
-        engine.candidate_scores(prompts[:2])
-    engine.restart()
-    found = engine.candidate_scores(prompts[:2])
-    np.testing.assert_allclose(found.logits, wanted.logits, atol=TOLERANCE, rtol=0)
-
-
-def test_the_head_of_a_model_in_bfloat16_is_in_float32(tiny: ModelSpec, reference) -> None:
-    """Of the language model inside a multimodal one: no logit is a multiple of a bfloat16 step."""
-    half = replace(tiny, dtype="bfloat16")
-    engine = VLLM(half, REPOSITORY)
-    asked = [p for place in range(90, 94) for p in prompts_of(place)]
-    found = engine.candidate_scores(asked)
-    engine.close()
-    plain = type(reference)(replace(half, backend="hf", options={}), REPOSITORY)
-    far = np.abs(log_shares(found.logits) - log_shares(plain.candidate_scores(asked).logits))
-    assert np.nanmax(far) < TOLERANCES["bfloat16"]
-    steps = (found.logits[:, 1:] - found.logits[:, :1]) * 128
-    steps = steps[np.isfinite(steps)]
-    assert np.mean(np.abs(steps - np.round(steps)) > 0.01) > 0.9
