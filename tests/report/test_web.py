@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from sdgbias.report.reader import Results
 from sdgbias.report.web import app
 from sdgbias.report.web.site import Site
 from sdgbias.store import views
+from sdgbias.store.tables import DETAILS
 from tests.builders.night_stubs import entry
 from tests.builders.nights import BROKEN, publish_persons
 from tests.builders.nights import name as night_name
@@ -120,7 +122,13 @@ def test_a_model_page_follows_its_run_and_opens_no_details(
     served: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, opened = copied(served, tmp_path / "r.duckdb"), []
-    monkeypatch.setattr(views, "show", lambda *given: opened.extend(given[2]))
+    show = views.show
+
+    def record(con: Any, results: Path, tables: Sequence[str], *more: Any) -> None:
+        opened.extend(set(tables) & set(DETAILS))
+        show(con, results, tables, *more)
+
+    monkeypatch.setattr(views, "show", record)
     client = client_of(path)
 
     def findings() -> str:
