@@ -61,10 +61,12 @@ def main() -> None:
     copying.start()
     threading.Thread(target=_end_on_request, args=(child.pid, float(grace)), daemon=True).start()
     threading.Thread(target=_end_with_parent, args=(child.pid,), daemon=True).start()
-    code = child.wait()
+    ended, status = os.wait()
+    while ended != child.pid:  # an orphan that was adopted: without this it would stay a zombie
+        ended, status = os.wait()
     _kill_all(child.pid)
     copying.join(PATIENCE)
-    _end_as(code)
+    _end_as(os.waitstatus_to_exitcode(status))
 
 
 def started(pid: int) -> str:

@@ -94,6 +94,16 @@ def test_given_a_killed_supervisor_then_the_night_ends_what_it_left(
     assert ended.code == -signal.SIGKILL and end([printed(tmp_path / "log")])
 
 
+def test_given_an_adopted_orphan_that_ends_then_it_is_no_zombie(tmp_path: Path) -> None:
+    orphan = (
+        "if os.fork() == 0:\n    if os.fork() == 0:\n        print(os.getpid())\n    os._exit(0)"
+    )
+    with process.beside(model(f"{orphan}\nos.wait()"), tmp_path / "log") as supervisor:
+        pid = printed(tmp_path / "log")
+        wait_for("the end of the orphan", lambda: not Path(f"/proc/{pid}").exists())
+        assert supervisor.poll() is None
+
+
 @pytest.mark.parametrize(
     ("command", "code", "words"),
     [
