@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
+import yaml
 from pydantic import TypeAdapter
 
 from sdgbias import files, suites
@@ -196,12 +197,15 @@ def _evaluation(options: NightOptions) -> EvalSettings:
 
 def webhooks(webhook_env: str, policy: Path | None, root: Path) -> tuple[str, ...]:
     """NAMES of the environment variables with the address of the team: the one given, the policy's,
-    the default one. The policy is searched as plain text, so that the secret of an invalid one is
-    withheld from models, too; the regression check reports what is wrong with it."""
+    the default one. An invalid policy is searched as plain text, so that the secret is withheld
+    from models all the same; the regression check reports what is wrong with it."""
     names = [webhook_env]
-    with suppress(OSError, InputError):
-        text = files.read_small(policy or root / "registry" / "policy.yaml", errors="replace")
-        names += re.findall(r"\bwebhook\b[\"']?\s*:\s*(?:[>|]-?\s+)?[\"']?([A-Za-z_]\w*)", text)
+    with suppress(OSError, ValueError, yaml.YAMLError, InputError):
+        path = policy or root / "registry" / "policy.yaml"
+        text = files.read_small(path, errors="replace")
+        names += re.findall(r"\bwebhook\b[\"']?\s*:\s*[\"']?([A-Za-z_]\w*)", text)
+        content = files.load_yaml(text)
+        names += [str(content.get("webhook", ""))] if isinstance(content, dict) else []
     return tuple(dict.fromkeys([*filter(None, names), WEBHOOK]))
 
 

@@ -212,7 +212,7 @@ class _Scoring:
             self.tell(f"[{n}/{len(self.night.jobs)}] unchanged since their last run: {n}")
         for model, (first, *_) in list(waiting.items()):
             why = lacking.get(model, "")
-            if host.gpus and first.gpus > len(host.gpus):
+            if not why and host.gpus and first.gpus > len(host.gpus):
                 why = f"takes {first.gpus} GPUs; there are {len(host.gpus)} here"
             if why:
                 self.leave_out(waiting.pop(model), why)

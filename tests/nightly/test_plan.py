@@ -160,9 +160,10 @@ def test_given_options_that_make_no_sense_then_they_are_refused_before_any_model
         ('{"webhook": "TEAM_ROOM", "rules": 3}', ("TEAM_ROOM",)),
         ("webhook : 'TEAM_ROOM'\nrules: {}", ("TEAM_ROOM",)),
         ("webhook: >-\n  TEAM_ROOM\nrules: []\n", ("TEAM_ROOM",)),
+        ("webhook: &team TEAM_ROOM\nrules: []\n", ("TEAM_ROOM",)),
         ("rules: []\n", ()),
     ],
-    ids=["no YAML", "no list of rules", "quoted", "a folded text", "no address"],
+    ids=["no YAML", "no list of rules", "quoted", "a folded text", "an anchor", "no address"],
 )
 def test_given_any_policy_then_its_variable_is_withheld_from_models(
     tmp_path: Path, text: str, withheld: tuple[str, ...]
