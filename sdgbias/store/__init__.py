@@ -64,8 +64,8 @@ def connect(
 
     A file that another process holds is retried for ``wait`` seconds. Writing creates the file and
     its folder. A file of an earlier schema is brought to this one first (migrate.py). The big
-    tables are there once ``views.show`` has made their views. Raises StoreError: no such file
-    (read-only), locked too long, not writable, disk full, or of a newer schema.
+    tables and the nights are there once ``views.show`` has made their views. Raises StoreError: no
+    such file (read-only), locked too long, not writable, disk full, or of a newer schema.
     """
     path, held = local(path), _HELD.get()
     with ExitStack() as stack:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import duckdb
 import pandas as pd
@@ -137,23 +137,15 @@ def show(
     results: Path,
     names: Collection[str] = tuple(VIEWS),
     model: str = "",
+    kind: Literal["VIEW", "TABLE"] = "VIEW",
 ) -> None:
-    """Make temporary views of these ``names`` for a connection. ``model``: the files of others need
-    not be read (DuckDB takes a millisecond for each)."""
+    """Make temporary views of these ``names``, or tables for a connection that will open no file.
+    ``model``: the files of others need not be read (DuckDB takes a millisecond for each)."""
     outcomes = glob.escape(_in_file_name(f"{model}-")) + "*.json" if model else "*.json"
     for name in names:
-        files_of = VIEWS[name].files.replace("*.json", outcomes)
-        some = replace(VIEWS[name], files=files_of)
-        con.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS {_rows(home(results), some)}")
-
-
-def copy(con: duckdb.DuckDBPyConnection, results: Path, sql: str) -> None:
-    """Put temporary tables in place of the views that a statement names, for a connection that will
-    open no file."""
-    for name, view in VIEWS.items():
-        if re.search(rf"\b{name}\b", sql, re.IGNORECASE):
-            con.execute(f"DROP VIEW temp.{name}")
-            con.execute(f"CREATE TEMP TABLE {name} AS {_rows(home(results), view)}")
+        view = VIEWS[name]
+        view = replace(view, files=view.files.replace("*.json", outcomes))
+        con.execute(f"CREATE OR REPLACE TEMP {kind} {name} AS {_rows(home(results), view)}")
 
 
 def _rows(folder: Path, view: NightView) -> str:

@@ -44,8 +44,9 @@ def answer(con: duckdb.DuckDBPyConnection, results: Path, sql: str) -> pd.DataFr
         if len(kinds) != 1 or kinds[0] not in _READS:
             listed = ", ".join(kind.name for kind in kinds) or "no statement"
             raise UsageError(f"--sql is {listed}; {_ONLY_READS}")
-        views.show(con, results, views.tables_in(sql), scan=_scan)
-        night_files.copy(con, results, sql)
+        tables = set(views.tables_in(sql))
+        views.show(con, results, tables - night_files.VIEWS.keys(), scan=_scan)
+        night_files.show(con, results, tables & night_files.VIEWS.keys(), kind="TABLE")
         con.execute(_LOCKED)
         frame: pd.DataFrame = con.execute(sql).df()
     except duckdb.PermissionException:

@@ -1,5 +1,5 @@
-"""The catalogued files of runs as tables of a connection: temporary views named scores,
-predictions, decoded and spoken, and the view of answers."""
+"""Files as tables of a connection: temporary views of the catalogued files of runs (scores,
+predictions, decoded and spoken), of answers, and of the record of nights."""
 
 from __future__ import annotations
 

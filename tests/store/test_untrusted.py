@@ -14,7 +14,7 @@ import pytest
 
 from sdgbias import store
 from sdgbias.errors import SdgbiasError, StoreError, UsageError
-from sdgbias.store import parquet
+from sdgbias.store import night_files, parquet
 from tests.builders.results import empty
 
 SCORE = {"task": "mcq", "item_id": 1, "test": "T1", "view": "full", "logits": [0.0, 1.0]}
@@ -192,3 +192,10 @@ def test_a_file_that_was_copied_without_its_times_is_hashed_once(
     for _ in range(3):
         assert len(store.query(results, "FROM scores")) == 1
     assert len(hashed) == 1
+
+
+def test_nights_are_read_although_no_file_can_be_opened(tmp_path: Path) -> None:
+    results = published(tmp_path / "r.duckdb", "r")
+    night_files.write(results, "nights", {"night": "2026-11-21T0130", "status": "done"})
+    rows = store.ask(results, "SELECT night, status FROM Nights, (SELECT count(*) FROM scores)")
+    assert rows.to_numpy().tolist() == [["2026-11-21T0130", "done"]]
