@@ -79,7 +79,7 @@ def take_pictures() -> None:
             shown = chromium.find_element(By.CSS_SELECTOR, element) if element else None
             png = shown.screenshot_as_png if shown else chromium.get_screenshot_as_png()
             picture = Image.open(io.BytesIO(png)).convert("RGB")
-            if shown:
+            if shown:  # the element has no margin of its own; the colour is the page's
                 picture = ImageOps.expand(picture, 24, "#fdfdfc")
             picture.quantize(128).save(ROOT / f"docs/images/{name}.png", optimize=True)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -122,6 +123,27 @@ def test_the_highest_is_so_only_beyond_its_interval() -> None:
     assert matrix.reach(top, [at(0.5, None, None), top]) == 1, "nothing is known of the other"
     assert matrix.reach(at(0.9, None, None), [at(0.5, 0.4, 0.6)]) == 1
     assert matrix.reach(top, [top, at(0.8, 0.7, 0.86), at(0.2, 0.1, 0.3)]) == 1
+
+
+@pytest.mark.parametrize(
+    ("highs", "sentence"),
+    [
+        ([], "m0 is the only model measured on x: 90 %."),
+        ([0.8], "Of 2 models, m0 is the most accurate on x: 90 %."),
+        ([0.86], "m0 ranks first (90 %), but the other model is not measurably behind."),
+        ([0.86, 0.8], "m0 ranks first (90 %), but 1 of the 2 others is not measurably behind."),
+        ([0.86, 0.86], "m0 ranks first (90 %), but 2 of the 2 others are not measurably behind."),
+    ],
+)
+def test_a_sentence_says_how_many_models_reach_the_first(highs: list[float], sentence: str) -> None:
+    cells = [at(0.9, 0.85, 0.95), *(at(0.7, 0.6, high) for high in highs)]
+    rows = [
+        {"model": f"m{i}", "provenance": "measured", "cells": [c | {"other": "", "said": "90 %"}]}
+        for i, c in enumerate(cells)
+    ]
+    column = SimpleNamespace(suite="own-x", metric="accuracy")
+    table = {"titles": {"own-x": "x"}, "columns": [column], "rows": rows}
+    assert first_screen.best(table)[0].endswith(sentence)
 
 
 def test_a_model_of_one_night_has_no_chart_over_nights(reader: Reader) -> None:
