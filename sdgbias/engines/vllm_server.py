@@ -123,6 +123,9 @@ class Server:
                 command.append(value if isinstance(value, str) else json.dumps(value))
         environment = {**os.environ, "VLLM_API_KEY": key, "VLLM_LOGGING_LEVEL": "WARNING"}
         environment |= {"VLLM_NO_USAGE_STATS": "1", "TOKENIZERS_PARALLELISM": "false"}
+        # many images forbid Python to keep what it compiled: each of the server's processes then
+        # compiles all that it imports, 15 s of a core
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
         if len(self._folder.name) < _SOCKET_ROOM:
             environment["TMPDIR"] = self._folder.name  # sockets that it leaves go with the folder
         if accelerator() == "cpu":

@@ -3,6 +3,7 @@ they are skipped."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -13,6 +14,10 @@ from sdgbias.registry.spec import ModelSpec
 from sdgbias.types import Prompt
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+#: As on one GPU, the worker is a part of vLLM's engine; on a CPU it would be a process of its own,
+#: which takes 13 s of a core to start (test_language_models.py has it so).
+SEPARATE_WORKER = "VLLM_ENABLE_V1_MULTIPROCESSING"
+os.environ.setdefault(SEPARATE_WORKER, "0")
 
 
 def has_vllm() -> bool:
