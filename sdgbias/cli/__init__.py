@@ -89,13 +89,14 @@ def main() -> None:
         with shown:
             command_tree()()
     except SdgbiasError as error:
-        typer.echo(f"error: {error}", err=True)
+        line = " ".join(str(error).splitlines())  # a file's name may hold line breaks
+        typer.echo(f"error: {line}", err=True)
         sys.exit(error.exit_code)
     except (MemoryError, ImportError, OSError) as error:
-        if not (line := _of_the_machine(error)):
+        if not (lacks := _of_the_machine(error)):
             raise
-        typer.echo(f"error: {line[0]}", err=True)
-        sys.exit(line[1])
+        typer.echo(f"error: {lacks[0]}", err=True)
+        sys.exit(lacks[1])
     except SystemExit as ended:
         if ended.code == 130:  # Typer's own answer to Ctrl-C, without a word
             typer.echo(interruption(progress.current()), err=True)

@@ -20,7 +20,7 @@ WHERE list_contains($runs, run_id)
       AND (study = 'headline'
            OR (study = 'directions' AND test = 'T1' AND metric = 'accuracy_gain' AND versus = 'ctx_q' AND indicator = 'all'))
 UNION ALL BY NAME
-SELECT s.* EXCLUDE (clusters), c."value"::BIGINT AS clusters
+SELECT s.* EXCLUDE (clusters), try_cast(c."value" AS BIGINT) AS clusters
 FROM (SELECT study, model, task, test, method, pillar, indicator, metric, "value", n, ci_low, ci_high, clusters, missing_reason,
              run_id, attribute, "group"
       FROM {numbers}) s
@@ -225,7 +225,7 @@ FROM shown ORDER BY place, prompt, turn
 -- Differences between groups at the prompts that the leaderboard doesn't show.
 FROM {numbers}
 WHERE list_contains($runs, run_id) AND study = 'headline' AND metric = 'disparity' AND method = 'full' AND indicator = 'all-52'
-      AND test <> 'p1' AND list_contains($pairs, pillar) AND "value" IS NOT NULL AND NOT isnan("value")
+      AND test <> 'p1' AND list_contains($pairs, pillar) AND isfinite("value")
 ORDER BY run_id, task, test, pillar
 
 -- name: own-runs

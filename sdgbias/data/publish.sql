@@ -14,9 +14,9 @@ FROM runs WHERE run_id = ? AND finished_at IS NOT NULL)
 -- An interval is NULL where there are too few clusters for one, or no variation between them. part: in the suite on people the groups compared and the classes pooled, '' elsewhere.
 SELECT task, test, method, metric,
        concat_ws(', ', if(attribute = '', NULL, pillar_of(attribute, "group", other)), if($people, x::INT || ' classes', NULL)) AS part,
-       "value", n, if(isnan(low), NULL, low) AS ci_low, if(isnan(high), NULL, high) AS ci_high, clusters
+       "value", n, if(isfinite(low), low, NULL) AS ci_low, if(isfinite(high), high, NULL) AS ci_high, clusters
 FROM numbers
-WHERE run_id = $run AND study = 'headline' AND "value" IS NOT NULL AND NOT isnan("value") AND indicator = 'all'
+WHERE run_id = $run AND study = 'headline' AND isfinite("value") AND indicator = 'all'
       AND (attribute = '' OR $people)
 ORDER BY ALL
 

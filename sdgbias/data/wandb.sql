@@ -31,7 +31,7 @@ SELECT name || if(part = 'value', '', '/' || part) AS name, figure, over_nights 
     WHERE run_id = $run_id AND study = 'headline' AND indicator IN ('all', 'macro') AND NOT coalesce(starts_with(missing_reason, 'needs '), false)
     QUALIFY row_number() OVER (PARTITION BY name ORDER BY "value" DESC NULLS LAST, n DESC) = 1
 ) UNPIVOT (figure FOR part IN ("value", n, ci_low, ci_high))
-WHERE NOT isnan(figure) ORDER BY ALL
+WHERE isfinite(figure) ORDER BY ALL
 
 -- name: metrics
 SELECT run_id, model, suite, task, test, method, pillar_of(attribute, "group", other) AS pillar,

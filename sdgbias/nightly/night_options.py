@@ -119,12 +119,16 @@ OF_ONE_NIGHT = frozenset({"model", "night", "scheduled_for", "catch_up"})
 
 
 def parse(**given: object) -> NightOptions:
-    """The options with these values. Raises UsageError for an invalid one, and for more than one
-    way to say which night it is."""
+    """The options with these values. Raises UsageError for an invalid one, a policy that can't be
+    read among them, and for more than one way to say which night it is."""
     from sdgbias import formats
 
     options = formats.parse(given, NightOptions, "options of the night", UsageError)
     schedule.zone(options.zone)
+    if options.policy is not None:  # now, not after the last model
+        from sdgbias.nightly.regression import policy
+
+        policy.load(options.policy)
     if options.night is not None:
         schedule.checked(options.night)
     when = options.scheduled_for

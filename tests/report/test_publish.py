@@ -22,6 +22,7 @@ from sdgbias.report.publish import Publication, PublishedFile, plan
 from tests.builders.commands import ok, refused
 from tests.builders.hub_uploads import taking_uploads
 from tests.builders.published_run import publish_answers
+from tests.builders.results import altered as copied_with
 from tests.builders.results import publish_fake
 
 SCHEMAS = Path(__file__).parents[1] / "schemas"
@@ -224,6 +225,12 @@ def test_people_and_own_questions_are_numbers_only(small_benchmark: Path, tmp_pa
             assert json.loads(content)["evaluation_results"]
 
 
+def test_an_infinite_end_of_a_foreign_file_is_no_interval(results: Path, tmp_path: Path) -> None:
+    copy = copied_with(results, tmp_path, "UPDATE numbers SET low = '-inf' WHERE run_id = 'r1'")
+    [record, *_] = plan(copy, tmp_path, ("every-eval-ever",), None, "").files
+    assert "confidence_interval" not in record.content().decode()
+
+
 def test_planted_models_only_by_name(small_benchmark: Path, tmp_path: Path) -> None:
     results = tmp_path / "sdgbias.duckdb"
     publish_answers(results, small_benchmark, provenance="planted")
@@ -292,6 +299,18 @@ def test_a_folder_that_is_no_whole_benchmark_is_one_line(
         with pytest.raises(InputError, match=f"no whole benchmark .*{message}.*build") as refusal:
             plan(results, copy, ("dataset",), None, "")
         assert "\n" not in str(refusal.value)
+
+
+def test_damaged_prompts_are_named_and_not_the_results(
+    small_benchmark: Path, results: Path, tmp_path: Path
+) -> None:
+    copy = with_card(small_benchmark, tmp_path / "copy")
+    (copy / "prompts.parquet").unlink()
+    for content in (None, b"PAR1 cut short"):
+        if content is not None:
+            (copy / "prompts.parquet").write_bytes(content)
+        with pytest.raises(InputError, match=r"^\S+/prompts\.parquet: .*sdgbias build --out"):
+            plan(results, copy, ("every-eval-ever",), None, "")
 
 
 def test_upload_goes_to_a_private_dataset(

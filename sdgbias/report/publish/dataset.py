@@ -63,8 +63,9 @@ def read(folder: Path) -> Benchmark:
         return Benchmark(folder, card["benchmark_id"], card, pd.DataFrame({"item_id": []}), [])
     with understood(folder, "no whole benchmark", _again(folder)):
         free = [row["id"] for row in card["sources_used"] if row["redistributable"]]
-    items = _table(folder, "items_mcq", ["item_id", "source"])
-    items["source"] = source_ids(items["source"], _table(folder, "series", ["series", "source"]))
+    items = read_table(folder, "items_mcq", ["item_id", "source"])
+    series = read_table(folder, "series", ["series", "source"])
+    items["source"] = source_ids(items["source"], series)
     withheld = items[~items["source"].isin(free)]
     notes = [
         f"{n:,} questions, and answers to them, from {source}: its terms don't allow passing them"
@@ -83,7 +84,7 @@ def files(benchmark: Benchmark) -> list[PublishedFile]:
             f"{folder}: built with --no-images, a dataset needs them; build it again with images:"
             " sdgbias build"
         )
-    index = _table(folder, "images", ["image_id", "photo_id", "n_parts"])
+    index = read_table(folder, "images", ["image_id", "photo_id", "n_parts"])
     index = index.drop_duplicates("image_id").set_index("image_id")
     several = bool((index["n_parts"] > 1).any())
     shown = sum(p.stat().st_size for p in (folder / FOLDER).glob("*.parquet")) / max(len(index), 1)
@@ -113,7 +114,8 @@ def _again(folder: Path) -> str:
     return f"build the benchmark again: sdgbias build --out {folder}"
 
 
-def _table(folder: Path, name: str, columns: list[str] | None = None) -> pd.DataFrame:
+def read_table(folder: Path, name: str, columns: list[str] | None = None) -> pd.DataFrame:
+    """A table of a benchmark. Raises InputError."""
     path = folder / f"{name}.parquet"
     with reading(path, _again(folder)):
         return pd.read_parquet(path, columns=columns, dtype_backend="pyarrow")
@@ -123,10 +125,10 @@ def _questions(benchmark: Benchmark, task: Task, photos: pd.Series) -> pa.Table:
     """COLUMNS, split and the prompts (``prompt_T1``, ...) of a task's questions, in the order of
     their pictures' ids, so that a picture that several questions show is read once. Text is plain
     text: dictionaries and large strings are other features. ``photos``: picture -> photo_id."""
-    items = _table(benchmark.folder, f"items_{task}").sort_values(["image_id", "item_id"])
+    items = read_table(benchmark.folder, f"items_{task}").sort_values(["image_id", "item_id"])
     if task is Task.MCQ:
         items = items[~items["item_id"].isin(benchmark.withheld["item_id"])]
-    prompts = _table(benchmark.folder, "prompts", ["task", "item_id", "test", "text"])
+    prompts = read_table(benchmark.folder, "prompts", ["task", "item_id", "test", "text"])
     prompts = prompts[prompts["task"] == task.value]
     texts = prompts.pivot(index="item_id", columns="test", values="text").add_prefix("prompt_")
     rows = items.join(photos, on="image_id").fillna({"photo_id": ""})

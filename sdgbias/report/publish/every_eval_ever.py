@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from sdgbias import store, wording
-from sdgbias.report.publish.dataset import Benchmark
+from sdgbias.report.publish.dataset import Benchmark, read_table
 from sdgbias.report.publish.runs import LEVEL, SQL, PublishedFile, Row
 
 SCHEMA = "0.3.0"
@@ -23,7 +23,7 @@ SCHEMA = "0.3.0"
 
 def files(results: Path, run: Row, benchmark: Benchmark | None, why: str) -> list[PublishedFile]:
     """``benchmark``: that of the run, with the prompts of its answers; None where they stay where
-    they are; ``why``: the reason. Raises StoreError."""
+    they are; ``why``: the reason. Raises StoreError, InputError (damaged prompts)."""
     digest = hashlib.sha256(run["run_id"].encode()).digest()[:16]
     path = f"data/sdgbias/{run['model_id']}/{uuid.UUID(bytes=digest, version=4)}"
     record, samples = _record(run), []
@@ -41,6 +41,8 @@ def files(results: Path, run: Row, benchmark: Benchmark | None, why: str) -> lis
 
 def _samples(results: Path, run: Row, benchmark: Benchmark) -> bytes:
     """The file of answers."""
+    # a damaged file would be blamed on the results
+    read_table(benchmark.folder, "prompts", ["task", "item_id", "test", "text"])
     given = {
         "run": run["run_id"],
         "benchmark": benchmark.id,
