@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Hashable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from email.utils import parsedate_to_datetime
 from functools import cache
 from typing import Annotated, Any, Generic, TypeVar
 
@@ -52,7 +53,7 @@ _MEANINGS: tuple[tuple[str, type[SdgbiasError] | None, str], ...] = (
         "the endpoint takes other prompts",
     ),
     (
-        r"^40[13]\b|^\d+ (insufficient_quota|billing_hard_limit_reached|billing_not_active)\b",
+        r"^40[123]\b|^\d+ (insufficient_quota|billing_hard_limit_reached|billing_not_active)\b",
         KeyRefused,
         "the key in environment variable {variable}, or the account behind it, is not accepted for"
         " {model}",
@@ -111,6 +112,7 @@ class Completion(BaseModel):
 
     model: str | None = None
     error: Any = None
+    error_of_choice: Any = _at("choices", 0, "error")
     choices: list[Any] | None = None
     message: dict[str, Any] | None = _at("choices", 0, "message")
     content: str | list[str | dict[str, Any]] | None = _at("choices", 0, "message", "content")
@@ -175,7 +177,7 @@ class Client(Generic[Key]):
         self._backoff = tenacity.wait_random_exponential(options.backoff, LONGEST_BACKOFF)
         self._http = httpx.AsyncClient(
             headers={"Authorization": f"Bearer {self._secret}"},
-            timeout=options.timeout,
+            timeout=None,  # httpx would begin it anew with each piece of an answer
             trust_env=not options.local,
             verify=_certificates(not options.local),
             # those in flight are counted here; servers close idle connections after 5 s
@@ -292,8 +294,10 @@ class Client(Generic[Key]):
 
     async def _send(self, body: dict[str, Any]) -> Completion:
         try:
-            reply = await self._http.post(f"{self.options.base_url}/chat/completions", json=body)
-        except httpx.TimeoutException:
+            async with asyncio.timeout(self.options.timeout):
+                url = f"{self.options.base_url}/chat/completions"
+                reply = await self._http.post(url, json=body)
+        except TimeoutError:
             raise _Again(f"no answer within {self.options.timeout:g} s") from None
         except httpx.RequestError as error:
             raise _Again(f"no connection, or one that broke ({type(error).__name__})") from None
@@ -305,7 +309,8 @@ class Client(Generic[Key]):
             fault = error.errors()[0]
             why = f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
             raise _Again(f"an answer that is no chat completion ({why})") from None
-        if answer.error or answer.choices is None:
+        failed = answer.error or answer.error_of_choice or answer.finish_reason == "error"
+        if failed or answer.choices is None:  # of a gateway whose provider broke off
             raise self._failure(reply)
         if answer.message is None:  # a filter's way to say nothing
             self.counts["refused"] += 1
@@ -317,10 +322,7 @@ class Client(Generic[Key]):
         words = _complaint(reply).replace(self._secret, "***")[:200]
         kind, advice = next((k, a) for p, k, a in _MEANINGS if re.search(p, words, re.IGNORECASE))
         if kind is None:
-            # a delay in the header, or in one of the details of Google's errors, such as '34.5s'
-            wait = re.fullmatch(_SECONDS, reply.headers.get("retry-after", ""))
-            wait = wait or re.search(rf'"retryDelay":\s*"{_SECONDS}s"', reply.text)
-            delay, patience = float(wait[1]) if wait else 0.0, self.options.patience
+            delay, patience = _delay(reply), self.options.patience
             if delay > patience:
                 late = f"{self.name}: the endpoint asks to wait {delay:.0f} s, more than"
                 late += f" options.patience ({patience:.0f} s); run the same command later"
@@ -335,6 +337,18 @@ class Client(Generic[Key]):
             entry=f"registry/models/{self.name}.yaml",
         )
         return kind(f"{self.name}: the endpoint says {words.rstrip('.')}; {advice}")
+
+
+def _delay(reply: httpx.Response) -> float:
+    """The seconds that a reply asks to wait: those or the date in its header, or those in one of
+    the details of Google's errors, such as '34.5s'."""
+    header = reply.headers.get("retry-after", "")
+    wait = re.fullmatch(_SECONDS, header)
+    if wait := wait or re.search(rf'"retryDelay":\s*"{_SECONDS}s"', reply.text):
+        return float(wait[1])
+    with suppress(ValueError):
+        return max(0.0, parsedate_to_datetime(header).timestamp() - time.time())
+    return 0.0
 
 
 def _complaint(reply: httpx.Response) -> str:

@@ -7,6 +7,7 @@ import math
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from sdgbias.engines.api import Api
 from sdgbias.engines.client import DOWN_AFTER, PromptRefused
 from sdgbias.errors import InfrastructureError, KeyRefused, ModelError, NoScores
 from sdgbias.methods.answers import read_letter
+from tests.builders import loopback
 from tests.builders.endpoint import (
     KEY,
     Reply,
@@ -53,6 +55,7 @@ def tokens(n: float) -> Reply:
 
 
 _DELAY = {"code": 429, "message": "Quota exceeded", "details": [{}, {"retryDelay": "7200.5s"}]}
+_DATE = "Wed, 21 Oct 2099 07:28:00 GMT"
 _TEMPERATURE = "Unsupported value: 'temperature' does not support 0 with this model."
 _LIMIT = "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."
 _TOO_MANY = "Requested sample logprobs of 20, which is greater than max allowed: 5"
@@ -65,6 +68,7 @@ STOPS: dict[str, tuple[Reply, type[Exception], str]] = {
     "403": (refusal(403), KeyRefused, "UNIT_KEY"),
     "404": (refusal(404, "no such model"), ModelError, r"options\.model"),
     "quota": (refusal(429, "pay", "insufficient_quota"), KeyRefused, "UNIT_KEY"),
+    "402": (refusal(402, "Insufficient credits"), KeyRefused, "UNIT_KEY, or the account"),
     "pictures": (refusal(400, "no image inputs"), ModelError, "inputs; if it takes no pic.*q_"),
     "redirect": ((307, {"Location": "http://127.0.0.1:9/v1"}, b""), ModelError, "307"),
     "numbers": (named(("token_id:32", -1), ("token_id:33", -3)), ModelError, _BY_NUMBER),
@@ -73,6 +77,7 @@ STOPS: dict[str, tuple[Reply, type[Exception], str]] = {
     "limit": (refusal(400, _LIMIT), ModelError, "limit_field to max_completion_tokens"),
     "at most 5": (refusal(400, "top_logprobs: must be <= 5."), ModelError, _FEWER),
     "20 > 5": (refusal(400, _TOO_MANY), ModelError, _FEWER),
+    "date": (refusal(429, Retry_After=_DATE), InfrastructureError, r"to wait \d+ s.*later"),
     "Gemini": (error(429, [{"error": _DELAY}]), InfrastructureError, r"to wait 720\d s.*later"),
 }
 #: Reply -> why a model is measured by its answers alone.
@@ -100,6 +105,7 @@ ONE_PROMPT: dict[str, tuple[Reply, type[Exception], str]] = {
     "no token": (ok(completion([])), PromptRefused, "an empty answer"),
     "no choice": (ok({"choices": []}), PromptRefused, "without a choice"),
     "500": (refusal(500, "oops"), *_AFTER_TRIES),
+    "provider's 502": (answer("The ans", "error"), *_AFTER_TRIES),
     "gzip": ((200, {"Content-Encoding": "gzip"}, b"no gzip"), *_AFTER_TRIES),
     "positive": (named(("A", 2.5)), *_UNREADABLE),
     "nan": (named(("A", math.nan)), *_UNREADABLE),
@@ -202,10 +208,24 @@ def test_retry_after_makes_everybody_wait(server: Server, make: Make) -> None:
     assert len(server.times) == 5 and server.times[1] - server.times[0] >= 0.8
 
 
+class _Drips(loopback.Handler):
+    """A piece every 0.1 s, for 3 s."""
+
+    def do_POST(self) -> None:
+        self.body()
+        with suppress(ConnectionError):
+            self.reply(200, headers={"Content-Length": "30"})
+            for _ in range(30):
+                self.wfile.write(b"{")
+                time.sleep(0.1)
+
+
 def test_no_answer_in_time_is_infrastructure(server: Server, make: Make) -> None:
     server.script = lambda body, n: time.sleep(30) or planted(body, n)
     with pytest.raises(InfrastructureError, match=r"no answer within 0.3 s"):
         make(timeout=0.3, retries=0).candidate_scores(prompts(1))
+    with loopback.serving(_Drips) as address, pytest.raises(InfrastructureError, match="0.3 s"):
+        make(base_url=address, timeout=0.3, retries=0).candidate_scores(prompts(1))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
