@@ -20,6 +20,7 @@
     |   |                                has no access to the repository
     |   +-- ExpiredToken                 the hub or the endpoint rejects the token
     |   +-- HubUnreachable               no answer from the hub, and the local cache is incomplete
+    |   +-- EndpointUnavailable          no answer from an endpoint, or none that may be paid
     +-- DataValidationError     exit 10  rows of a table break a rule of expectations/
     +-- EnginesDisagree         exit 11  the parity check: two engines score one model differently
     +-- SelfcheckFailed         exit 12  a planted bias was not recovered
@@ -138,6 +139,10 @@ class ExpiredToken(InfrastructureError):
 
 class HubUnreachable(InfrastructureError):
     """The hub does not answer (or network access is disabled), and the local cache lacks a file."""
+
+
+class EndpointUnavailable(InfrastructureError):
+    """An endpoint doesn't answer, whatever the model behind it, or may not be asked any more."""
 
 
 def one_of(what: str, value: object, valid: Iterable[str]) -> str:

@@ -29,7 +29,14 @@ import tenacity
 from pydantic import AliasPath, BaseModel, BeforeValidator, Field, ValidationError
 
 from sdgbias.engines.options import ApiOptions
-from sdgbias.errors import InfrastructureError, KeyRefused, ModelError, NoScores, SdgbiasError
+from sdgbias.errors import (
+    EndpointUnavailable,
+    InfrastructureError,
+    KeyRefused,
+    ModelError,
+    NoScores,
+    SdgbiasError,
+)
 
 #: After this many consecutive prompts that used up their attempts, the endpoint counts as down for
 #: the rest of the process.
@@ -165,6 +172,8 @@ class Client(Generic[Key]):
         of the key in the environment variable that the options name."""
         self.options, self.name, self._make, self._read = options, name, make, read
         self._secret = secret or read_key(options, name)
+        # a server of our own that doesn't answer is a fault of its model
+        self._unavailable = InfrastructureError if secret else EndpointUnavailable
         #: Requests, retries, answers, refused ones, and tokens of all answers.
         self.counts: Counter[str] = Counter()
         self._slots, self._line = asyncio.Semaphore(options.concurrency), asyncio.Lock()
@@ -259,8 +268,8 @@ class Client(Generic[Key]):
         if self._failed >= DOWN_AFTER:
             words = f"{self._failed} prompts in a row failed, the last with {why}"
             down = f"{self.name}: the endpoint is down: {words}; run the same command later"
-            self.stopped.append(InfrastructureError(down))
-        raise InfrastructureError(f"{self.name}: no answer after {tries} tries, the last: {why}")
+            self.stopped.append(self._unavailable(down))
+        raise self._unavailable(f"{self.name}: no answer after {tries} tries, the last: {why}")
 
     async def _try(self, key: Key) -> Completion:
         """One attempt. Raises _Again where another one may help."""
@@ -272,7 +281,7 @@ class Client(Generic[Key]):
         most = self.options.max_requests
         if most is not None and self.counts["requests"] >= most:
             words = f"options.max_requests ({most}) is used up; to continue, run the same command"
-            raise InfrastructureError(f"{self.name}: {words}")
+            raise self._unavailable(f"{self.name}: {words}")
         self.counts["requests"] += 1
         answer = await self._send(body)
         self._failed = 0
@@ -326,7 +335,7 @@ class Client(Generic[Key]):
             if delay > patience:
                 late = f"{self.name}: the endpoint asks to wait {delay:.0f} s, more than"
                 late += f" options.patience ({patience:.0f} s); run the same command later"
-                self.stopped.append(InfrastructureError(late))
+                self.stopped.append(self._unavailable(late))
                 return self.stopped[-1]
             self._next = max(self._next, time.monotonic() + delay)  # all requests wait in line
             return _Again(f"HTTP {words}")

@@ -16,10 +16,13 @@ from sdgbias import __version__, store
 from sdgbias.engines import load, release_memory
 from sdgbias.engines.agreement import NOT_FINITE
 from sdgbias.errors import (
+    EndpointUnavailable,
     InfrastructureError,
+    KeyRefused,
     ModelError,
     NotAnswerable,
     OutOfMemory,
+    SdgbiasError,
     UsageError,
 )
 from sdgbias.progress import Progress, silent
@@ -31,6 +34,12 @@ from sdgbias.scoring.session import WAITING, Evaluation, Outcome, Scoring, of_pa
 from sdgbias.suites.sdg import read_table
 from sdgbias.suites.suite import EvalSettings
 from sdgbias.types import NEEDS_PICTURES
+
+#: Kinds of failed prompts whose error is also that of their run: a night treats it by its class.
+_ERRORS: dict[str, type[SdgbiasError]] = {
+    "MemoryError": OutOfMemory,
+    **{kind.__name__: kind for kind in (EndpointUnavailable, KeyRefused, OutOfMemory)},
+}
 
 
 def evaluate(
@@ -78,15 +87,17 @@ def _publish(
     scoring: Scoring,
 ) -> Outcome:
     """Computes CADE and the metrics of a run and stores it, in place of its first look. Raises
-    ModelError where a view has no score, DisagreementError where another engine disagrees,
-    InfrastructureError where the benchmark's files are others than those of the start."""
+    ModelError where a view has no score (that of its prompts in _ERRORS), DisagreementError where
+    another engine disagrees, InfrastructureError where the benchmark's files are others than those
+    of the start."""
     spec, benchmark, results, settings = run.spec, run.benchmark, run.results, run.settings
     if scoring.scored.scores.empty and scoring.scored.generations.empty:
         raise nothing_scored(run, scoring.failed)
-    if lost := scoring.lost_view:
-        raise ModelError(
-            f"{spec.name}: every prompt of {lost} failed, so that nothing is published; what is"
-            f" scored is kept, and asked again: sdgbias evaluate {spec.name}"
+    if scoring.lost_view:
+        view, kind, message = scoring.lost_view
+        raise _ERRORS.get(kind, ModelError)(
+            f"{spec.name}: every prompt of {view} ({kind}: {message}) failed, so that nothing is"
+            f" published; what is scored is kept, and asked again: sdgbias evaluate {spec.name}"
         )
     require_agreement(results.parent, spec.name, scoring.fingerprint)
     outcome = scoring.outcome(run.run_id)
@@ -183,9 +194,7 @@ def _published(results: Path, run_id: str) -> Outcome | None:
     return Outcome(run_id, naive, planned, 0, planned, failed, unanswerable, extra, published=False)
 
 
-def nothing_scored(
-    run: Evaluation, failures: list[tuple[str, str, str]]
-) -> ModelError | InfrastructureError:
+def nothing_scored(run: Evaluation, failures: list[tuple[str, str, str]]) -> SdgbiasError:
     """The error of a run without a single answer: a model error if no prompt is answerable by it,
     else the first failure."""
     spec = run.spec
@@ -204,8 +213,7 @@ def nothing_scored(
     _, kind, message = (
         failures[0] if failures else ("", "NoPrompts", "the benchmark holds no prompts")
     )
-    raised = OutOfMemory if kind in (OutOfMemory.__name__, MemoryError.__name__) else None
-    return (raised or InfrastructureError)(
+    return _ERRORS.get(kind, InfrastructureError)(
         f"{spec.name}: no prompt could be scored, {len(failures)} failed, the first with {kind}:"
         f" {message}; nothing is published; fix the cause, then run again: sdgbias evaluate"
         f" {spec.name}"

@@ -80,15 +80,15 @@ class Scoring:
         return {key: kind for key, kind, _ in self.failed}
 
     @cached_property
-    def lost_view(self) -> str:
-        """A view none of whose prompts has a score, with the first reason; '' without one. Prompts
-        that no engine of this kind can answer are no loss."""
+    def lost_view(self) -> tuple[str, str, str] | None:
+        """A view none of whose prompts has a score, with kind and message of its first failure;
+        None without one. Prompts that no engine of this kind can answer are no loss."""
         lost = {key for key, kind, _ in self.failed if kind != NotAnswerable.kind}
         for view, keys in self.scored.cells.groupby("view", sort=True)["key"]:
             if set(keys) <= lost:
-                first = next(f for f in self.failed if f[0] in set(keys))
-                return f"{METHODS.get(str(view), str(view))} ({first[1]}: {first[2]})"
-        return ""
+                _, kind, message = next(f for f in self.failed if f[0] in set(keys))
+                return METHODS.get(str(view), str(view)), kind, message
+        return None
 
     def outcome(self, run_id: str) -> Outcome:
         """Counts of prompts; unanswerable prompts are not among the planned ones."""

@@ -15,7 +15,13 @@ import pytest
 
 from sdgbias.engines.api import Api
 from sdgbias.engines.client import DOWN_AFTER, PromptRefused
-from sdgbias.errors import InfrastructureError, KeyRefused, ModelError, NoScores
+from sdgbias.errors import (
+    EndpointUnavailable,
+    InfrastructureError,
+    KeyRefused,
+    ModelError,
+    NoScores,
+)
 from sdgbias.methods.answers import read_letter
 from tests.builders import loopback
 from tests.builders.endpoint import (
@@ -237,10 +243,10 @@ def test_an_endpoint_that_is_down_is_left_alone(server: Server, make: Make) -> N
     server.script = lambda body, n: refusal(503)
     api = make(retries=0, concurrency=1)
     for start in range(0, 40, 10):
-        with pytest.raises(InfrastructureError):
+        with pytest.raises(EndpointUnavailable):
             api.candidate_scores(prompts(40)[start : start + 10])
     assert len(server.times) == DOWN_AFTER
-    with pytest.raises(InfrastructureError, match="down"):
+    with pytest.raises(EndpointUnavailable, match="down"):
         api.candidate_scores(prompts(41)[40:])
 
 

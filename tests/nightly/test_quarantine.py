@@ -19,6 +19,7 @@ TODAY = date(2026, 11, 21)
 #: Trouble of the results file, the network, a token, the benchmark, or the night's settings.
 NOT_ITS_OWN = {"Busy", "DiskFull", "StoreError", "HubUnreachable", "ExpiredToken", "KeyRefused"}
 NOT_ITS_OWN |= {"Interrupted", "NoWorker", "OutOfTime", "Cancelled", "InputError", "UsageError"}
+NOT_ITS_OWN |= {"EndpointUnavailable"}
 
 
 def failed(s: NightOptions, kind: str = "ModelError", night: str = NIGHT) -> JobOutcome:

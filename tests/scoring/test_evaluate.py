@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import weakref
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ import pytest
 
 from sdgbias import store, suites
 from sdgbias.engines.planted import Planted
-from sdgbias.errors import InfrastructureError, ModelError
+from sdgbias.errors import EndpointUnavailable, InfrastructureError, ModelError
 from sdgbias.registry import entries
 from sdgbias.scoring import evaluate as evaluation
 from sdgbias.scoring import session
@@ -51,8 +52,23 @@ def test_a_model_whose_scores_all_overflow_is_at_fault_itself(tmp_path: Path) ->
     assert isinstance(fault, ModelError) and "too large for float32" in str(fault)
 
 
+_MISSES = TypeError("unsupported operand type(s) for //: 'int' and 'NoneType'")
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (_MISSES, ModelError),
+        (EndpointUnavailable("down"), EndpointUnavailable),  # else the model is put aside
+    ],
+    ids=lambda one: type(one).__name__,
+)
 def test_an_evaluation_that_loses_a_whole_view_is_no_success(
-    small_benchmark: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small_benchmark: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    raised: type[Exception],
 ) -> None:
     """A processor that lacks a setting failed on every picture, and the run was published."""
     root = entries.find_root()
@@ -61,13 +77,14 @@ def test_an_evaluation_that_loses_a_whole_view_is_no_success(
 
     def only_words(self: Planted, prompts: Sequence[Prompt]) -> ScoreBatch:
         if any(prompt.images for prompt in prompts):
-            raise TypeError("unsupported operand type(s) for //: 'int' and 'NoneType'")
+            raise error
         return whole(self, prompts)
 
     results = tmp_path / "r.duckdb"
     with monkeypatch.context() as patch:
         patch.setattr(Planted, "candidate_scores", only_words)
-        with pytest.raises(ModelError, match=r"every prompt of Full \(TypeError: unsupp"):
+        words = re.escape(f"every prompt of Full ({type(error).__name__}: {error}) failed")
+        with pytest.raises(raised, match=words):
             evaluate(spec, root, small_benchmark, results)
     assert store.query(results, "SELECT run_id FROM runs").empty
     again = evaluate(spec, root, small_benchmark, results)
