@@ -29,8 +29,7 @@ class WrittenEstimate:
     @property
     def aside(self) -> str:
         """'(95 % CI 48.8–72.0, n = 490)'."""
-        ci = self.ci if self.ci.startswith(NO_INTERVAL) else f"95{NBSP}% CI {self.ci}"
-        return f"({ci}, n{NBSP}={NBSP}{self.n})"
+        return f"({labelled(self.ci, f'95{NBSP}% CI')}, n{NBSP}={NBSP}{self.n})"
 
     @property
     def cell(self) -> str:
@@ -39,6 +38,11 @@ class WrittenEstimate:
 
     def __str__(self) -> str:
         return f"{self.value}{self.unit} {self.aside}"
+
+
+def labelled(ci: str, label: str = "CI") -> str:
+    """'CI 48.8–72.0'; 'no interval' as it is."""
+    return ci if ci.startswith(NO_INTERVAL) else f"{label} {ci}"
 
 
 def written(e: Estimate, metric: str | Word = "accuracy") -> WrittenEstimate:

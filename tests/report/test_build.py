@@ -120,6 +120,24 @@ def test_one_prompt_makes_no_lean_and_a_finding_is_a_sentence(fake: Path) -> Non
         assert findings.findings(reader, "fake-pessimist-2")["extra"][0][0] == "The image helps"
 
 
+def test_a_finding_says_how_much_of_cade_rests_on_withheld_scores(
+    fake: Path, tmp_path: Path
+) -> None:
+    row = """INSERT INTO numbers BY NAME SELECT * REPLACE ('{}' AS metric, {} AS value) FROM numbers
+             WHERE study = 'headline' AND task = 'mcq' AND test = 'all' AND method = 'cade'
+                   AND attribute = '' AND indicator = 'all' AND metric = 'accuracy'"""
+    numbers = {"certain_rate": 0.2, "accuracy_low": 0.1, "accuracy_high": 0.9}
+    path = altered(fake, tmp_path, *(row.format(*number) for number in numbers.items()))
+    with Results(path).reading() as reader:
+        [(_, text)] = [
+            (verdict, text)
+            for verdict, text in findings.findings(reader, "fake-pessimist-2")["extra"]
+            if verdict == "Some of CADE’s answers are one possibility of several"
+        ]
+    assert text.replace("\xa0", " ").startswith("20.0 % of them hold whatever scores")
+    assert text.replace("\xa0", " ").endswith("an accuracy between 10.0 % and 90.0 %")
+
+
 WORDED = "; 27 wordings of 3 indicators: holds for other wordings of these"
 
 
@@ -193,7 +211,8 @@ def test_figures_follow_the_page_scheme_and_say_their_numbers(fake: Path, tmp_pa
             "INSERT INTO numbers BY NAME SELECT * REPLACE ('stunting' AS indicator) FROM numbers",
         )
     )
-    assert "Q-only" in charts.described(views) and "no interval" in charts.described(views)
+    assert "Q-only" in charts.described(views)
+    assert " (no interval: 3 clusters, n 48)" in charts.described(views)
     for other, before in zip(others, figures[1:], strict=True):
         numbers = list(before.heads)  # of all indicators together alone
         pd.testing.assert_frame_equal(other.frame[numbers], before.frame[numbers])

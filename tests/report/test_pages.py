@@ -49,14 +49,23 @@ def packed(text: str) -> dict[str, dict[str, Any]]:
 # ----------------------------------------------------------------------
 
 
-def test_groups_that_lost_their_rows_of_full_are_drawn_of_cade(fake: Path, tmp_path: Path) -> None:
-    """As a person's SQL can leave a results file."""
-    gone = "DELETE FROM numbers WHERE study = 'groups' AND method = 'full'"
+@pytest.mark.parametrize(
+    ("gone", "words"),
+    [
+        ("method = 'full'", r"CADE</abbr> of [^<]* lies between "),
+        ("metric = 'accuracy' AND \"group\" <> 'rural'", "has one group of 20 questions or more: "),
+    ],
+)
+def test_groups_of_which_some_are_gone_are_told_as_they_are(
+    fake: Path, tmp_path: Path, gone: str, words: str
+) -> None:
+    """As a person's SQL can leave a results file, or a benchmark of few places."""
+    gone = f"DELETE FROM numbers WHERE study = 'groups' AND {gone}"
     [groups] = [page for page in layout.PAGES if page.file == "groups.html"]
     filled = ReportPages(altered(fake, tmp_path, gone)).page(groups)
     assert filled is not None
     text = layout.render(filled[0], groups, layout.Front([groups.file], inline=True), **filled[1])
-    assert re.search(r"CADE</abbr> of [^<]* lies between ", text)
+    assert re.search(words, text)
 
 
 def test_only_pages_with_rows_are_written(folder: Path, tmp_path: Path) -> None:
@@ -122,7 +131,7 @@ def test_pages_say_what_is_missing_and_why(folder: Path) -> None:
         r'<th scope="row">vdd_tuned</th><td>no val rows to tune on</td><td>choice</td>',
         text,
     )
-    assert "1 groups of fewer than 20 questions have no value" in read(folder, "groups.html")
+    assert "Not shown: 1 value over fewer than 20 questions." in read(folder, "groups.html")
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ import yaml
 from sdgbias.files import packaged
 from sdgbias.report.charts import marks
 from sdgbias.vocabulary import METHODS, WORDS
+from sdgbias.wording import labelled
 
 #: The last columns of every table and tooltip.
 NUMBERS = {"said": "Value", "ci": "95 % CI", "n": "n"}
@@ -314,7 +315,7 @@ def described(figure: Figure) -> str:
     frame = figure.chosen()
     keys = [c for c in figure.columns if c != "note"]
     rows = [
-        f"{' '.join(str(r[k]) for k in keys)}: {r['said']} (CI {r['ci']}, n {r['n']:,})"
+        f"{' '.join(str(r[k]) for k in keys)}: {r['said']} ({labelled(r['ci'])}, n {r['n']:,})"
         for r in frame.head(12).to_dict("records")
     ]
     rest = len(frame) - len(rows)

@@ -20,7 +20,7 @@ from sdgbias.report.reader import Reader, blank
 from sdgbias.suites.facet_groups import PAIRS
 from sdgbias.types import PILLARS
 from sdgbias.vocabulary import METHODS, WORDS, Word, metric_word
-from sdgbias.wording import p_value
+from sdgbias.wording import many, p_value
 
 _NUMBERS = ("value", "low", "high", "said", "ci", "n")
 _VIEWS = ("q_only", "ctx_q", "img_q", "full")
@@ -205,8 +205,8 @@ def best(rows: pd.DataFrame, shown: pd.DataFrame) -> dict[str, str]:
     top, others = comparable.loc[at], comparable.drop(index=at)
     unit = wording.unit_of(top["metric"]).replace(wording.NBSP, " ")
     measured = (
-        f"{top['method']} with {top['said']}{unit} (95 % CI {top['ci']}, n {top['n']:,};"
-        f" {top['test']})"
+        f"{top['method']} with {top['said']}{unit} ({wording.labelled(top['ci'], '95 % CI')},"
+        f" n {top['n']:,}; {top['test']})"
     )
     # an estimate without an interval (too few places) can't be told apart from any other
     low = float("nan") if top["low"] is None else float(top["low"])
@@ -231,6 +231,9 @@ def _spread(rows: pd.DataFrame, shown: pd.DataFrame) -> dict[str, Any]:
         verdict = "one of the two has no interval, so they can’t be compared"
     else:
         verdict = f"the two intervals {'don’t overlap' if top['low'] > low['high'] else 'overlap'}"
+    spread = f"lies between {_in_group(low)} and {_in_group(top)}: {verdict}"
+    if len(first) == 1:
+        spread = f"has one group of 20 questions or more: {_in_group(top)}"
     small = int(rows["value"].isna().sum())
     order: Any = sorted(set(shown["group"]), key=_rank)
     if by == "country":
@@ -238,14 +241,15 @@ def _spread(rows: pd.DataFrame, shown: pd.DataFrame) -> dict[str, Any]:
     return {
         "sort": order,
         "said": WORDS.groups[by].name,
-        "spread": f"{top['method']} of {top['model']} lies between {_in_group(low)} and"
-        f" {_in_group(top)}: {verdict}.",
-        "small": f" {small:,} groups of fewer than 20 questions have no value." if small else "",
+        "spread": f"{top['method']} of {top['model']} {spread}.",
+        "small": f" Not shown: {many(small, 'value')} over fewer than 20 questions."
+        if small
+        else "",
     }
 
 
 def _in_group(row: pd.Series) -> str:
-    return f"{row['said']} % ({row['group']}, CI {row['ci']}, n {row['n']:,})"
+    return f"{row['said']} % ({row['group']}, {wording.labelled(row['ci'])}, n {row['n']:,})"
 
 
 def _rank(group: str) -> list[tuple[int, str]]:

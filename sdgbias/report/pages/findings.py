@@ -29,7 +29,12 @@ def findings(reader: Reader, run_id: str) -> dict[str, Any]:
     model = cells.models[0]
     return {
         "leaning": [(f"{v.pillar}: {v.verdict}", v.evidence) for v in leaning(cells, model)],
-        "extra": [*_image_use(cells, model), *_cade(cells, model, params), *_not_asked(cells)],
+        "extra": [
+            *_image_use(cells, model),
+            *_cade(cells, model, params),
+            *_withheld(cells, model),
+            *_not_asked(cells),
+        ],
         "methods": _COLUMNS,
         "figures": [*map(still_figure, figures.values())],
         "regression": _regression(cells, model, reader.ask(SQL["targets"], given)),
@@ -73,11 +78,28 @@ def _cade(cells: Cells, model: str, params: Sequence[Row]) -> Iterable[tuple[str
     shown = wording.written(gain, "accuracy_gain")
     text = f"{shown.value} points over T1{wording.DASH}T5 {shown.aside}"
     if fixed is not None and broken is not None:
-        of = (f"{wording.percent(e)} {{}} (CI {wording.written(e).ci})" for e in (fixed, broken))
+        of = (
+            f"{wording.percent(e)} {{}} ({wording.labelled(wording.written(e).ci)})"
+            for e in (fixed, broken)
+        )
         text += "; " + ", ".join(map(str.format, of, ("of answers fixed", "broken")))
     notes = [n for p in params if p["task"] == "mcq" for n in (p["note"] or "").split("; ") if n]
     verdict = _change(gain, "CADE", "raises accuracy", "lowers accuracy")
     yield verdict, "; ".join([text, *dict.fromkeys(notes)])
+
+
+def _withheld(cells: Cells, model: str) -> Iterable[tuple[str, str]]:
+    """How much of what CADE answers depends on scores that an endpoint withheld."""
+    where = {"model": model, "task": "mcq", "test": "all", "method": "cade"}
+    names = ("certain_rate", "accuracy_low", "accuracy_high")
+    certain, low, high = (cells.estimate(**where, metric=name) for name in names)
+    if certain is not None and low is not None and high is not None and certain.value < 1:
+        yield (
+            "Some of CADE’s answers are one possibility of several",
+            f"{wording.percent(certain)} of them hold whatever scores the endpoint withheld"
+            f" {wording.written(certain).aside}; all scores could give an accuracy between"
+            f" {wording.percent(low)} and {wording.percent(high)}",
+        )
 
 
 def _not_asked(cells: Cells) -> Iterable[tuple[str, str]]:
