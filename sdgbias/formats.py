@@ -15,7 +15,7 @@ from pydantic import ConfigDict as Config
 from pydantic import ValidationError as Invalid
 
 from sdgbias import files
-from sdgbias.errors import InputError, SdgbiasError, one_of
+from sdgbias.errors import InputError, SdgbiasError, first_line, one_of
 
 T = TypeVar("T")
 #: For ``__pydantic_config__`` of a format: fields that it doesn't have are faults, and the string
@@ -80,7 +80,7 @@ def load_text(text: str, where: Path | str, error: type[SdgbiasError], onward: s
     except (yaml.YAMLError, ValueError) as fault:  # ValueError: a date that doesn't exist
         mark = getattr(fault, "problem_mark", None)
         line = f" line {mark.line + 1}" if mark else ""
-        why = str(getattr(fault, "problem", None) or type(fault).__name__).splitlines()[0]
+        why = getattr(fault, "problem", None) or first_line(fault)
         raise error(f"{where}:{line} is not readable YAML: {why}; {onward}") from None
 
 

@@ -67,6 +67,7 @@ class Tree:
         ("{title: x, planted: soon}", "planted is 'soon'; valid: "),
         ("{title: x, title: y}", "line 1 is not readable YAML: field 'title' is given twice"),
         ("{title: [", "is not readable YAML"),
+        ("{title: x, planted: 2026-13-45}", "is not readable YAML: month must be in 1..12; see"),
     ],
 )
 def test_a_fault_is_one_line(tmp_path: Path, text: str, says: str) -> None:

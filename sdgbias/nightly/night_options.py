@@ -124,7 +124,7 @@ def parse(**given: object) -> NightOptions:
     from sdgbias import formats
 
     options = formats.parse(given, NightOptions, "options of the night", UsageError)
-    schedule.zone(options.zone)
+    zone = schedule.zone(options.zone)
     if options.policy is not None:  # now, not after the last model
         from sdgbias.nightly.regression import policy
 
@@ -133,8 +133,9 @@ def parse(**given: object) -> NightOptions:
         schedule.checked(options.night)
     when = options.scheduled_for
     try:
-        valid = when is None or datetime.fromisoformat(when).tzinfo is not None
-    except ValueError:
+        due = options.due
+        valid = due is None or bool(due.tzinfo and due.astimezone(zone))
+    except (ValueError, OverflowError):  # of the year 9999, which ends in another zone
         valid = False
     if not valid:
         raise UsageError(

@@ -134,8 +134,9 @@ def test_given_options_that_make_no_sense_then_they_are_refused_before_any_model
 ) -> None:
     s = settings(tmp_path, "a")
     card = tmp_path / "benchmark" / "benchmark.json"
-    with pytest.raises(UsageError, match="a time with its offset"):
-        night_options.parse(scheduled_for="2026-11-21T01:30")
+    for due in ("2026-11-21T01:30", "9999-12-31T23:59:59+00:00"):  # which no eastern zone has
+        with pytest.raises(UsageError, match="a time with its offset"):
+            night_options.parse(scheduled_for=due, timezone="Africa/Nairobi")
     for seed in (-1, 2**32):  # each model would refuse it
         with pytest.raises(UsageError, match=f"seed is {seed}"):
             night_options.parse(seed=seed)

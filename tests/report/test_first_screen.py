@@ -168,6 +168,7 @@ def test_planted_biases_are_compared_with_what_was_planted(table: dict[str, Any]
     run = {"model": "planted", "config": f'{{"spec": {{"options": {planted}}}}}'.replace("'", '"')}
     checks = first_screen.planted_checks({"columns": columns}, row, None, [run])
     assert [ok for ok, _ in checks] == [True, False, True]
+    assert checks[1][1] == f"planted ({columns[1].title})", "names in a list of several"
 
 
 def test_what_takes_the_findings_back_stands_above_them(suites: Path, tmp_path: Path) -> None:

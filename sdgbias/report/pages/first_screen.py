@@ -364,7 +364,7 @@ def planted_checks(
         options |= (parsed(run["config"]).get("spec") or {}).get("options") or {}
     way = _planted_way(options)
     if way and cells is not None and (shares := answered(cells, model, ALL, "q_only")):
-        checks.append((max(shares, key=lambda d: shares[d].value) == way, f"{model}, {way}"))
+        checks.append((max(shares, key=lambda d: shares[d].value) == way, f"{model} ({way})"))
     if effects := options.get("effects"):
         of_people = [
             (c.title, cell)
@@ -375,7 +375,7 @@ def planted_checks(
             e = None if cell["sort"] is None else Estimate.of_row(cell["row"])
             if e is not None and e.low == e.low:
                 truth = effects.get(one, 0) - effects.get(other, 0)
-                checks.append((e.low <= truth <= e.high, f"{model}, {title}"))
+                checks.append((e.low <= truth <= e.high, f"{model} ({title})"))
     return checks
 
 
