@@ -1,6 +1,6 @@
 """The wheel also holds what a new project starts with (sdgbias/project): the rules of
-expectations/, the registry without its models, dvc.yaml and params.yaml. All else is in
-pyproject.toml."""
+expectations/, the registry without its models, dvc.yaml, params.yaml and the settings of DVC. All
+else is in pyproject.toml."""
 
 from pathlib import Path
 from shutil import copyfile
@@ -8,7 +8,8 @@ from shutil import copyfile
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
-PROJECT = ("expectations/*", "registry/*.*", "dvc.yaml", "params.yaml")
+DVC = (".dvc/config", ".dvc/.gitignore", ".dvcignore", "dvc.yaml", "params.yaml")
+PROJECT = ("expectations/*", "registry/*.*", *DVC)
 
 
 class BuildWithProject(build_py):

@@ -113,6 +113,8 @@ def test_given_a_verdict_then_numbers_and_note_say_what_moved_and_why() -> None:
     assert "fewer than 401" in few["note"] and np.isnan(few["p"])
     notes = [judged(rule(), *LOSS, places=places)["note"] for places in (9, 10)]
     assert ["independent groups of questions only" in note for note in notes] == [True, False]
+    wide = judged(rule(), np.ones(60), np.arange(60) % 6 > 2, places=6)  # half of the places
+    assert (wide["ci_low"], wide["change"]) == (-1, -0.5), "no share falls by more than all of it"
     still = judged(rule(), *NO_CHANGE)
     assert "up to 8.8 % could go unseen" in still["note"] and np.isnan(still["mde"])
 

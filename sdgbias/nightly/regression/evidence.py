@@ -195,8 +195,10 @@ def _mean_change(e: RuleEvidence, both: pd.DataFrame) -> RuleEvidence:
     cluster = both["cluster"].to_numpy()
     test = stats.paired(difference, cluster)
     p, unseen, notes = test.p, NAN, []
+    ends = _interval(test.estimate)
     up, down = stats.net_signs(difference, cluster)
     if np.isin(difference, (-1.0, 0.0, 1.0)).all():  # too few changes for a t test alone
+        ends = {name: float(np.clip(end, -1, 1)) for name, end in ends.items()}
         p = max(p, stats.sign_test(up, down))  # NaN stays NaN
         if e.method not in IMAGE_FREE:  # all image-free prompts are scored: none is unseen
             unseen = float(1 - 0.025 ** (1 / stats.codes(cluster)[1]))
@@ -218,7 +220,7 @@ def _mean_change(e: RuleEvidence, both: pd.DataFrame) -> RuleEvidence:
         df=test.df,
         undetectable_share=unseen,
         note="; ".join(notes),
-        **_interval(test.estimate),
+        **ends,
     )
 
 
