@@ -97,7 +97,7 @@ def _publish(
         view, kind, message = scoring.lost_view
         raise _ERRORS.get(kind, ModelError)(
             f"{spec.name}: every prompt of {view} ({kind}: {message}) failed, so that nothing is"
-            f" published; what is scored is kept, and asked again: sdgbias evaluate {spec.name}"
+            f" published; what is scored is kept; mend the cause, then run the same command again"
         )
     require_agreement(results.parent, spec.name, scoring.fingerprint)
     outcome = scoring.outcome(run.run_id)
@@ -115,8 +115,8 @@ def _publish(
         changed = sorted(name for name in now | files if now.get(name) != files.get(name))
         raise InfrastructureError(
             f"{benchmark}: built again while {spec.name} was being evaluated"
-            f" ({', '.join(changed)}); nothing is published, what is scored is kept: sdgbias"
-            f" evaluate {spec.name} --benchmark {benchmark}"
+            f" ({', '.join(changed)}); nothing is published, what is scored is kept: run the"
+            " same command again"
         )
     store.publish(results, _record(run, scoring, outcome, started), tables)
     return outcome
@@ -215,6 +215,6 @@ def nothing_scored(run: Evaluation, failures: list[tuple[str, str, str]]) -> Sdg
     )
     return _ERRORS.get(kind, InfrastructureError)(
         f"{spec.name}: no prompt could be scored, {len(failures)} failed, the first with {kind}:"
-        f" {message}; nothing is published; fix the cause, then run again: sdgbias evaluate"
-        f" {spec.name}"
+        f" {message}; nothing is published; mend the cause, then run the same"
+        " command again"
     )
