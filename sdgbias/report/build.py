@@ -165,11 +165,12 @@ class ReportPages:
 
 def _overview(report: ReportPages, page: Page) -> Context:
     content = report.ask(overview.context, report.among, report.shared, report.cells, report.board)
-    studied = [p for p in layout.PAGES if p.figures] if report.latest else []
+    unanalysed = [run["label"] for run in report.runs if not run["analysed"]]
+    studied = [p for p in layout.PAGES if p.figures] if unanalysed else []
     return content | {
         "checks": report.checked.get(SDG, ""),
         "absent": [p.title for p in studied if not report.has(p)],
-        "unanalysed": [run["label"] for run in report.runs if not run["analysed"]],
+        "unanalysed": unanalysed,
     }
 
 

@@ -87,6 +87,18 @@ def test_only_pages_with_rows_are_written(folder: Path, tmp_path: Path) -> None:
     assert 'href="methods.html"' not in index
 
 
+def test_an_overview_has_no_heads_without_rows_and_no_advice_that_was_followed(
+    fake: Path, tmp_path: Path
+) -> None:
+    """Of analysed runs on numbers alone."""
+    without = "DELETE FROM numbers WHERE task <> 'regression'"
+    analysed = "INSERT INTO analyses SELECT run_id, '{}' FROM runs"
+    results = altered(fake, tmp_path, without, analysed)
+    index = write_report(results, tmp_path / "out").read_text(encoding="utf-8")
+    assert "Which way each model leans" not in index and "Not shown:" not in index
+    assert "2 models, all planted; newest run" in index
+
+
 def test_every_page_is_linked_from_every_other(folder: Path) -> None:
     files = {p.name for p in folder.glob("*.html")}
     for name in files:

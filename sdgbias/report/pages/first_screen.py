@@ -337,7 +337,8 @@ def _trust(
     if checks:
         wrong = [text for right, text in checks if not right]
         right = len(checks) - len(wrong)
-        lead.append(f"{right} of {len(checks)} planted biases are measured as planted")
+        of = wording.many(len(checks), "planted bias is", "planted biases are")
+        lead.append(f"{right} of {of} measured as planted")
         numbers += [f"Not as planted: {_listed(wrong)}."] if wrong else []
     if planned:
         lead.append(f"{failed:,} of {planned:,} prompts failed")
