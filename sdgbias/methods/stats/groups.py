@@ -86,15 +86,15 @@ def disparity(means: GroupMeans, reduction: Callable[[Floats], Floats]) -> Dispa
 def _fewest(means: GroupMeans, reduction: Callable[[Floats], Floats]) -> tuple[Ints, Floats]:
     """(M,) clusters, and what they are worth, of the compared group that has the fewest; 0 where
     nothing is compared. A group is compared where the reduction would notice if it were extreme."""
-    g = means.value.shape[-1]
-    probe = np.repeat(means.value[None], g, axis=0)
-    k = np.arange(g)
-    probe[k, :, k] += 1e6  # (g, M, g): NaN stays NaN
-    compared = (reduction(probe) != reduction(means.value)) & ~np.isnan(means.value.T)  # (g, M)
+    k = np.flatnonzero(~np.isnan(means.value).all(axis=0))  # h of g groups that have a value
+    probe = np.repeat(means.value[None], len(k), axis=0)
+    probe[np.arange(len(k)), :, k] += 1e6  # (h, M, g): NaN stays NaN
+    has_value = ~np.isnan(means.value[:, k].T)
+    compared = (reduction(probe) != reduction(means.value)) & has_value  # (h, M)
     none = ~compared.any(axis=0)
     big = np.iinfo(np.int32).max
     fewest, least = (
-        np.where(none, 0, np.where(compared, v.T, big).min(axis=0, initial=big))
+        np.where(none, 0, np.where(compared, v[:, k].T, big).min(axis=0, initial=big))
         for v in (means.clusters, means.worth)
     )
     return fewest.astype(np.int64), least
@@ -152,12 +152,13 @@ def group_means(
     same = bool((has_value == has_value[:, :1]).all())
     columns = [np.where(has_value[:, j], x[:, j], 0.0) for j in range(m)]
     columns += [has_value[:, j].astype(float) for j in range(1 if same else m)]
-    pair = place * g + code
+    pairs, at = np.unique(place * g + code, return_inverse=True)  # few, of all places and groups
     parts = [
-        sparse.csr_array(np.bincount(pair, weights=c, minlength=places * g).reshape(places, g))
+        sparse.csr_array((np.bincount(at, weights=c), divmod(pairs, g)), shape=(places, g))
         for c in columns
     ]
     sums = sparse.hstack(parts, format="csr")
+    sums.eliminate_zeros()
     total = np.asarray(sums.sum(axis=0)).reshape(-1, g)
     small = np.broadcast_to(total[m:], (m, g)) < max(smallest, 1)
     sizes = sums[:, m * g :]
