@@ -199,7 +199,8 @@ SELECT m.* REPLACE (
                 ELSE coalesce(ours.title, named) END AS task_name,
            coalesce(nullif(m.unit, ''), ours.unit) AS unit,
            coalesce(nullif(m.sdg, ''), ours.sdg) AS sdg,
-           coalesce(nullif(m.polarity, ''), ours.polarity) AS polarity,
+           CASE WHEN m.polarity IN ('higher', 'lower') THEN m.polarity ELSE ours.polarity END
+             AS polarity,
            coalesce(pillar_name, nullif(m.pillar, ''), ours.pillar) AS pillar,
            coalesce(target_name, nullif(ours.target, ''), m.target) AS target,
            lower(m.split) AS split),

@@ -145,6 +145,7 @@ def test_blanks_are_filled_where_something_is_known(release: Make, out: Path) ->
         for r in records[6:]:
             r["indicator"] = "Homelessness"
         records[2]["split"] = "VAL"
+        records[1] |= {"answer": "b", "polarity": "up"} if name.startswith("mcq") else {}
         records[0]["cluster_id"] = "NI-2012-6#-00000007"
         return records
 
@@ -152,6 +153,7 @@ def test_blanks_are_filled_where_something_is_known(release: Make, out: Path) ->
     items, unknown = read(out, "items_mcq"), N - 6
     assert list(items["polarity"]) == ["lower"] * 6 + [""] * unknown
     assert list(items["indicator"]) == ["stunting"] * 6 + ["Homelessness"] * unknown
+    assert list(items["answer"]) == [mcq(at, "T1")["answer"] for at in range(N)]
     assert set(items["unit"][:6]) == {"% of children under 5"}
     assert set(items["pillar"]) == {"Health & Nutrition", ""}
     assert list(items["question"]) == ["How many?"] * N
@@ -293,14 +295,15 @@ def test_texts_that_all_differ_are_not_compared(release: Make, out: Path) -> Non
     assert notes(out)["questions_not_compared"] == ["mcq"]
 
 
-def test_order_of_lines_changes_no_table(release: Make, tmp_path: Path) -> None:
+def test_order_of_lines_and_names_of_folders_change_no_table(release: Make, tmp_path: Path) -> None:
     folder = release()
     import_(folder, tmp_path / "one")
+    folder = folder.rename(tmp_path / "re *[l]?")
     for path in (folder / "data").iterdir():
         lines = path.read_text().splitlines(keepends=True)
         path.write_text("".join(reversed(lines)))
-    import_(folder, tmp_path / "two")
-    one, two = tree(tmp_path / "one"), tree(tmp_path / "two")
+    import_(folder, tmp_path / "two? [2]")
+    one, two = tree(tmp_path / "one"), tree(tmp_path / "two? [2]")
     for name in ("items_mcq", "items_regression", "prompts", "images", "clusters"):
         assert one[f"{name}.parquet"] == two[f"{name}.parquet"]
 

@@ -17,7 +17,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import duckdb
@@ -25,7 +24,7 @@ import pandas as pd
 
 from sdgbias import templates
 from sdgbias.benchmark.build import write_table
-from sdgbias.benchmark.card import build_card
+from sdgbias.benchmark.card import build_card, database
 from sdgbias.benchmark.card.figures import counts
 from sdgbias.benchmark.item_columns import column_types
 from sdgbias.benchmark.prompts import prompt_texts
@@ -107,11 +106,8 @@ def import_(
     for name in ("benchmark.json", "quality.json"):  # until the end, this is no whole benchmark
         (out / name).unlink(missing_ok=True)
     try:
-        with (
-            TemporaryDirectory(dir=out, prefix=".import-") as work,
-            duckdb.connect(f"{work}/records.duckdb", config={"memory_limit": "600MB"}) as con,
-        ):
-            con.execute("SET enable_progress_bar = false")
+        with database(out) as con:
+            con.execute("SET memory_limit = '600MB'")
             con.execute(_SQL["tables"])
             for name, path in each(progress, "reading records", paths.items()):
                 records = _read_records(con, path)
@@ -272,7 +268,9 @@ def _complete_items(
     sides, _ = split_by_country(codes[codes["cname"].isin(rows["cname"])])
     stated = rows["split_place"] != ""
     rows["split_place"] = rows["split_place"].where(stated, rows["cname"].map(sides).fillna(""))
-    if task is Task.REGRESSION:
+    if task is Task.MCQ:
+        rows["answer"] = rows["answer"].str.upper()
+    else:
         rows["tolerance"] = rows["tolerance"].fillna(rows["target"].map(TOLERANCES).astype(float))
         without = rows.loc[rows["tolerance"].isna(), "target"]
         notes["without_tolerance"] = counts(without.replace("", "missing"))
