@@ -202,7 +202,8 @@ def test_regression_replaces_the_first_digit(numbers: Path, numerics: Numerics) 
 @pytest.mark.parametrize("numerics", ["exact", "reference"])
 def test_irregular_rows_are_counted_not_dropped(pred: Path, numerics: Numerics) -> None:
     edit(pred / "mcq_T5.csv", lambda f: f[f["index"] >= 10])
-    edit(pred / "mcq_T2.csv", cell("C", 7, ""), cell("answer", 8, "Z"), without("split"))
+    edit(pred / "mcq_T2.csv", cell("C", 7, ""), cell("answer", 8, "Z"))
+    edit(pred / "mcq_T2.csv", without("split", "prediction"))
     edit(pred / "mcq_T2_text.csv", cell("logit_A", 3, np.nan))
     (pred / "mcq_T5_text.csv").unlink()
     config = apply(pred, CadeParams(2, 5, 1.5, 2), numerics=numerics)
@@ -211,6 +212,7 @@ def test_irregular_rows_are_counted_not_dropped(pred: Path, numerics: Numerics) 
     assert notes["rows_with_masked_candidates"] == 1 and rows.loc[3, "cade_pred"] != "A"
     assert notes["gold_missing_or_not_an_option"] >= 1
     assert notes["rows_split_by_rule"] == len(rows) == 300
+    assert "generated_accuracy" not in config["metrics"]["test"]
     assert list(rows["split"][:5]) == ["test", "val", "test", "test", "val"]
     assert rows.loc[7, "cade_pred"] in ("A", "B")
     assert templates.lines("cade_notes", c=config)[0].startswith(
@@ -324,6 +326,7 @@ REFUSED: list[tuple[str, Change, CadeParams | Tuning, str]] = [
         APPLY,
         "mcq_T2_text: no logit in column logit_B",
     ),
+    ("regression_T2", without("prediction"), APPLY, "regression_T2: no text in column 'prediction'"),
     ("regression_T2", without("logit_9"), APPLY, "no logit in column logit_9"),
     ("mcq_T5", of_another_question, APPLY, "mcq_T2 and mcq_T5: answer of index 0 is '.' in one"),
     ("mcq_T2", lambda f: f.assign(split="test"), TUNED, "no validation row"),

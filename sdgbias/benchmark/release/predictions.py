@@ -122,6 +122,11 @@ def read_tables(folder: Path, task: Task, level: ContextTest) -> Tables:
             f"{folder}: no rows of {stems['full']}.csv or .parquet (the Full view); found:"
             f" {names if folder.is_dir() else 'no such folder'}"
         )
+    if task is Task.REGRESSION and (full["prediction"] == "").all():
+        raise InputError(
+            f"{folder / stems['full']}: no text in column 'prediction', whose first digit CADE"
+            f" exchanges; {_AGAIN} with it"
+        )
     notes = {"rows": len(full)}
     views: dict[str, Floats] = {}
     for view, table in tables.items():
@@ -211,7 +216,8 @@ def _measure(rows: pd.DataFrame, task: Task) -> dict[str, Any]:
     flags = ["kept_by_gate", "changed", "unparsed"]
     values: dict[str, tuple[Any, Any]] = {}  # metric -> kind of its mean, (N,)
     if task is Task.MCQ:
-        for name in ("baseline", "cade", "generated"):
+        generated = ["generated"] if (rows["prediction"] != "").any() else []
+        for name in ("baseline", "cade", *generated):
             values[f"{name}_accuracy"] = stats.share, rows[name] == rows["gold"]
     else:
         flags.append("without_tolerance")
