@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from sdgbias.errors import InputError
-from sdgbias.raw.text_tables import first_faults, numbers, read_text, separator, years
+from sdgbias.raw.text_tables import decimal_points, first_faults, numbers, read_text, years
 from sdgbias.types import QUARANTINE_COLUMNS
 
 LABELS_FILE = "dhs_final_labels.csv"
@@ -85,9 +85,7 @@ def read_clusters(raw: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
             f"no file {path}; --raw wants SustainBench's layout ('sdgbias sample' writes a small"
             " one)"
         )
-    table = read_text(path, COLUMNS, _AGAIN, whole_lines=True)
-    if separator(path) == ";":  # as spreadsheets of many languages export: with decimal commas
-        table = table.replace(r"^(-?\d+),(\d+)$", r"\1.\2", regex=True)
+    table = decimal_points(path, read_text(path, COLUMNS, _AGAIN, whole_lines=True))
     table = table.assign(line=np.arange(2, len(table) + 2), year_number=years(table["year"]))
     faults = _row_faults(table).assign(table="clusters", key=table["DHSID_EA"])
     left = faults[faults["rule"] != ""]

@@ -27,9 +27,9 @@ def read_text(
     stripped text, '' missing (pandas' default would take Namibia's 'NA' for missing).
 
     UTF-8, else Windows-1252, and commas, else semicolons or tabs, whichever tool saved the file
-    last; numbers keep their decimal commas. ``whole_lines``: a line of more cells than the header
-    has is a fault, too. Raises InputError for a file that is no CSV or lacks one of ``columns``;
-    ``again``: what to do about it.
+    last; numbers keep their decimal commas (`decimal_points`). ``whole_lines``: a line of more
+    cells than the header has is a fault, too. Raises InputError for a file that is no CSV, is cut
+    off in its last line or lacks one of ``columns``; ``again``: what to do about it.
     """
     if path.exists() and not path.is_file():  # a pipe may never end
         raise InputError(f"{path}: no regular file; {again}")
@@ -37,6 +37,8 @@ def read_text(
         with warnings.catch_warnings():
             warnings.simplefilter("error" if whole_lines else "ignore", pd.errors.ParserWarning)
             form: dict[str, Any] = {"sep": separator(path), "dtype": str, "keep_default_na": False}
+            if _is_cut_off(path, form["sep"]):
+                raise ValueError("its last line is cut off")
             try:
                 table = pd.read_csv(path, encoding="utf-8-sig", index_col=False, **form)
             except UnicodeDecodeError:
@@ -67,6 +69,26 @@ def separator(path: Path) -> str:
     if b"\0" in first:
         raise ValueError("it holds zero bytes; UTF-16 or no text at all")
     return next((mark for mark in (",", ";", "\t") if mark.encode() in first), ",")
+
+
+def _is_cut_off(path: Path, mark: str) -> bool:
+    """Whether the last line has no end and fewer cells than the first, as after half a download. An
+    archive that is cut short can't be read at all."""
+    if path.suffix == ".gz":
+        return False
+    with path.open("rb") as file:
+        first = file.readline()
+        file.seek(max(0, path.stat().st_size - 2**20))
+        last = file.read().rpartition(b"\n")[2]
+    return bool(last) and last.count(mark.encode()) < first.count(mark.encode())
+
+
+def decimal_points(path: Path, table: pd.DataFrame) -> pd.DataFrame:
+    """The table with points in its numbers: where no comma separates columns, they have commas, as
+    spreadsheets of many languages write them."""
+    if separator(path) == ",":
+        return table
+    return table.replace(r"^([-+]?\d*),(\d+(?:[eE][-+]?\d+)?)$", r"\1.\2", regex=True)
 
 
 def find_column(path: Path, table: pd.DataFrame, what: str, names: Sequence[str]) -> str:

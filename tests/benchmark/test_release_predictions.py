@@ -326,7 +326,7 @@ REFUSED: list[tuple[str, Change, CadeParams | Tuning, str]] = [
         APPLY,
         "mcq_T2_text: no logit in column logit_B",
     ),
-    ("regression_T2", without("prediction"), APPLY, "regression_T2: no text in column 'prediction'"),
+    ("regression_T2", without("prediction"), APPLY, "no text in column 'prediction'"),
     ("regression_T2", without("logit_9"), APPLY, "no logit in column logit_9"),
     ("mcq_T5", of_another_question, APPLY, "mcq_T2 and mcq_T5: answer of index 0 is '.' in one"),
     ("mcq_T2", lambda f: f.assign(split="test"), TUNED, "no validation row"),

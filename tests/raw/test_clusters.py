@@ -52,11 +52,13 @@ def test_a_good_row_keeps_its_values(tmp_path: Path) -> None:
     assert clusters["year"].dtype == clusters["adm1dhs"].dtype == np.int32
 
 
-def test_semicolons_bring_decimal_commas(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mark", [";", "\t"])
+def test_semicolons_and_tabs_bring_decimal_commas(tmp_path: Path, mark: str) -> None:
     """As spreadsheets of many languages save the table."""
-    clusters, _ = read(tmp_path, GOOD)
+    good = row(asset_index="-2.5E-02")
+    clusters, _ = read(tmp_path, good)
     path = tmp_path / "dhs_final_labels.csv"
-    pd.DataFrame([GOOD]).replace(r"\.", ",", regex=True).to_csv(path, sep=";", index=False)
+    pd.DataFrame([good]).replace(r"\.", ",", regex=True).to_csv(path, sep=mark, index=False)
     with_commas, lost = read_clusters(tmp_path)
     assert lost.empty
     pd.testing.assert_frame_equal(clusters, with_commas)

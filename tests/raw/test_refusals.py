@@ -41,6 +41,7 @@ CASES: dict[str, tuple[str, str | bytes | None]] = {
     "labels: binary": (LABELS_FILE, b"\xff\xfe\x00a,b\n"),
     "labels: UTF-16": (LABELS_FILE, LABELS.encode("utf-16")),
     "labels: a row of more cells": (LABELS_FILE, f"{LABELS}\n{','.join('x' * 22)}\n"),
+    "labels: cut short": (LABELS_FILE, labels(row := {"DHSID_EA": ONE, "cname": "AL"}, row)[:-30]),
     "labels: another separator": (LABELS_FILE, LABELS.replace(",", "|") + "\n"),
     "labels: no rows": (LABELS_FILE, labels()),
     "labels: no usable row": (
@@ -53,7 +54,7 @@ CASES: dict[str, tuple[str, str | bytes | None]] = {
     "UIS: below a value": (UIS, "location,time,cr_2_f\nago,2015,<5\n"),
     "UIS: infinite": (UIS, "location,time,cr_2_f\nago,2015,inf\n"),
     "UIS: a short year": (UIS, "location,time,cr_2_f\nago,15,5\n"),
-    "UIS: cut short": (UIS, "location,time,cr_2_f\nago,2015,5\nago,20"),
+    "UIS: cut short": (UIS, "location,time,cr_2_f\nago,2015,5\nago,2019"),
     "UIS: empty": (UIS, ""),
     "UNSD: codes of ISO": (
         UNSD.format("sh_acs_unhc"),

@@ -25,7 +25,7 @@ from sdgbias.methods import cade, metrics, stats
 from sdgbias.methods.answers import parse_letter, parse_number, with_first_digit
 from sdgbias.methods.cade import Bools, Floats, Numerics
 from sdgbias.methods.search import Kind, SearchResult, SearchSettings, take, tune
-from sdgbias.raw.text_tables import read_text, refuse, separator
+from sdgbias.raw.text_tables import decimal_points, read_text, refuse
 from sdgbias.types import DIGITS, LETTERS, OPTION_LETTERS, TOLERANCES, CadeParams, ContextTest, Task
 
 _TEXTS = ("prediction", "answer", "split", "target", *OPTION_LETTERS)
@@ -60,10 +60,8 @@ def _read_table(folder: Path, stem: str, columns: list[str]) -> pd.DataFrame:
         raise InputError(f"{folder}: both {stem}.csv and {stem}.parquet exist; keep one of them")
     [path] = paths
     if path.suffix == ".csv":
-        table = read_text(path, again=_AGAIN).replace(["", "nan", "NaN"], np.nan)
-        if separator(path) != ",":  # spreadsheets of many languages export decimal commas
-            number = r"^([-+]?\d*),(\d+(?:[eE][-+]?\d+)?)$"
-            table = table.replace(number, r"\1.\2", regex=True)
+        table = decimal_points(path, read_text(path, again=_AGAIN))
+        table = table.replace(["", "nan", "NaN"], np.nan)
     else:
         with reading(path, _AGAIN):
             table = pq.read_table(path).to_pandas(ignore_metadata=True)
