@@ -207,14 +207,16 @@ def init(
     """Create a project of your own.
 
     Writes sdgbias.toml, registry/ without models, the quality rules in expectations/, dvc.yaml,
-    params.yaml and .gitignore. Existing files are left unchanged.
+    params.yaml, .gitignore and the settings of DVC (.dvc/, so that `dvc init` isn't needed).
+    Existing files are left unchanged.
     """
     from sdgbias.files import project_file, write_atomically
 
     again = "name a folder that can be written"
     texts = {"sdgbias.toml": _SETTINGS, ".gitignore": _IGNORED}
     sources = [*project_file("expectations").iterdir(), *project_file("registry").glob("*.*")]
-    sources += [project_file("dvc.yaml"), project_file("params.yaml")]
+    settings = (".dvc/config", ".dvc/.gitignore", ".dvcignore")  # `images: false` needs them
+    sources += map(project_file, ("dvc.yaml", "params.yaml", *settings))
     top = project_file()
     for source in (path for path in sources if path.is_file()):
         texts[source.relative_to(top).as_posix()] = source.read_text(encoding="utf-8")

@@ -16,8 +16,8 @@ import yaml
 from sdgbias.cli.start import without_code
 from tests.builders.commands import REPOSITORY
 
-SOURCES = "pyproject.toml setup.py README.md LICENSE dvc.yaml params.yaml"
-FOLDERS = ("sdgbias", "expectations", "registry")
+SOURCES = "pyproject.toml setup.py README.md LICENSE dvc.yaml params.yaml .dvcignore"
+FOLDERS = ("sdgbias", "expectations", "registry", ".dvc")
 #: One process for several commands, each of which would spend most of its time importing.
 RUN = """
 import shlex, sys
@@ -40,7 +40,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tree.mkdir()
     for name in SOURCES.split():
         shutil.copyfile(REPOSITORY / name, tree / name)
-    left = shutil.ignore_patterns("__pycache__", "weights")
+    left = shutil.ignore_patterns("__pycache__", "weights", "cache", "tmp")
     for name in FOLDERS:
         shutil.copytree(REPOSITORY / name, tree / name, ignore=left)
     wheel = [sys.executable, "-m", "pip", "wheel", ".", "--no-deps", "--no-build-isolation"]
@@ -110,6 +110,8 @@ def test_init_writes_a_project_whose_own_copies_win(python: Path, tmp_path: Path
     assert (tmp_path / "params.yaml").read_text(encoding="utf-8") == "mine: 1\n"
     for name in ("sdgbias.toml", "registry/policy.yaml", ".gitignore"):
         assert (tmp_path / name).is_file(), name
+    for name in (".dvc/config", ".dvc/.gitignore", ".dvcignore"):  # that `images: false` counts
+        assert (tmp_path / name).read_bytes() == (REPOSITORY / name).read_bytes()
     stages = yaml.safe_load((tmp_path / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
     assert "sdgbias/" not in str([stage.get("deps") for stage in stages.values()])
     assert exits(second) == ["10 build"] and "never-held" in second.stderr
