@@ -3,7 +3,6 @@ questions."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -28,6 +27,7 @@ from sdgbias.cli.options import (
     show,
 )
 from sdgbias.errors import InputError, SuiteError
+from sdgbias.files import json_file
 from sdgbias.progress import update
 from sdgbias.types import Stage
 
@@ -214,12 +214,13 @@ def build(
     for step in [stage] if stage else Stage:
         update(step.doing)
         if step is Stage.CHECK:
+            onward = f"write it: sdgbias build --stage card --out {out}"
+            card = json_file(out / "benchmark.json", "no card of a benchmark", onward)
             check_quality(out, data_docs)
+            _print_card(out, card)
+            print_next_evaluation(out)
         elif message := job.run(step, update):
             typer.echo(message)
-    if stage in (None, Stage.CHECK):
-        _print_card(out, json.loads((out / "benchmark.json").read_text(encoding="utf-8")))
-        print_next_evaluation(out)
 
 
 def _print_card(out: Path, card: Mapping[str, Any]) -> None:
