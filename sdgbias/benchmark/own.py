@@ -60,7 +60,8 @@ def read_folder(root: Path, progress: Progress = silent) -> tuple[SuiteFile, pd.
     try:
         path = files.confine(root, suite.items)
         if not path.is_file() or path.suffix.lower() not in _READERS:
-            tables = [file.name for file in root.iterdir() if file.suffix.lower() in _READERS]
+            beside = filter(Path.is_file, root.iterdir())
+            tables = [file.name for file in beside if file.suffix.lower() in _READERS]
             kinds = f"a table is one of {', '.join(_READERS)}"
             raise InputError(f"{one_of('table', suite.items, tables)}; {kinds}")
     except InputError as error:
@@ -121,6 +122,16 @@ def _cell(name: str, value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value).strip()
 
 
+def _parquet_rows(data: bytes) -> Iterator[tuple[int, Any]]:
+    """(row, row); a float of 32 bits as its shortest text ('0.1'), not as that of 64 bits."""
+    table = pq.read_table(io.BytesIO(data))
+    for at, field in enumerate(table.schema):
+        if field.type == pa.float32():
+            shortest = table.column(at).cast(pa.string()).cast(pa.float64())
+            table = table.set_column(at, field.name, shortest)
+    yield from enumerate(table.to_pylist(), 1)
+
+
 def _csv_rows(data: bytes) -> Iterator[tuple[int, Any]]:
     """(line of the file, row or fault); DuckDB's reader counts rows, not lines."""
     reader = csv.reader(io.StringIO(data.decode("utf-8-sig"), newline=""), strict=True)
@@ -165,7 +176,7 @@ def _json_rows(data: bytes) -> Iterator[tuple[int, Any]]:
 _READERS: dict[str, Callable[[bytes], Iterable[tuple[int, Any]]]] = {
     ".csv": _csv_rows,
     ".jsonl": _json_rows,
-    ".parquet": lambda data: enumerate(pq.read_table(io.BytesIO(data)).to_pylist(), 1),
+    ".parquet": _parquet_rows,
 }
 
 

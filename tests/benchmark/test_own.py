@@ -9,6 +9,7 @@ import zlib
 from pathlib import Path
 
 import jsonschema
+import numpy as np
 import pandas as pd
 import pytest
 import yaml
@@ -261,12 +262,17 @@ def test_parquet_with_numbers_and_gaps(tmp_path: Path) -> None:
     frame.to_parquet(folder / "items.parquet")
     assert options_of(folder) == [["1", "3", "4"], ["2", "2.5"]]
     assert read_folder(folder)[1]["answer"].tolist() == ["C", "B"]
+    frame.assign(b=np.float32([0.1, 2.5])).to_parquet(folder / "items.parquet")
+    assert options_of(folder) == [["1", "0.1", "4"], ["2", "2.5"]]
     frame.assign(a=[["x"], ["y"]]).to_parquet(folder / "items.parquet")
     assert faults(folder)[0].startswith("items.parquet:row 1: column 'a' holds a list")
     frame.assign(id=[1, 1]).to_parquet(folder / "items.parquet")
     assert "items.parquet:row 2: id '1' is also that of row 1" in faults(folder)[0]
     (folder / "items.parquet").write_bytes(b"no parquet")
     assert "items.parquet: can't be read" in faults(folder)[0]
+    (folder / "items.parquet").unlink()
+    (folder / "items.parquet").mkdir()
+    assert "unknown table 'items.parquet'; there is none yet" in faults(folder)[0]
 
 
 # -- splits and views
