@@ -87,7 +87,8 @@ def read_gdl_regions(folder: Path) -> pd.DataFrame:
     unknown = table["cname"][~table["cname"].isin(countries()["cname"])]
     refuse(path, unknown, "DHS codes such as NM (Namibia)")
     number = numbers(table["adm1dhs"])
-    refuse(path, table["adm1dhs"][number.isna()], "the survey's region codes, which are numbers")
+    is_code = number.between(0, 2**31 - 1) & (number % 1 == 0)
+    refuse(path, table["adm1dhs"][~is_code], "the survey's region codes, which are whole numbers")
     table["adm1dhs"] = number.astype("int32")
     table["gdl_region"] = table["gdl_region"].str.lower()
     table = table.drop_duplicates()

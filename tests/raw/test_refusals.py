@@ -75,6 +75,10 @@ CASES: dict[str, tuple[str, str | bytes | None]] = {
         gzip.compress(f"{TIDY}\nhaq,NAM,,all,2015,1,x\n".encode())[:-12],
     ),
     "regions: two of one unit": (REGIONS, "cname,adm1dhs,gdl_region\nNM,1,a\nNM,1,b\n"),
+    **{
+        f"regions: code {code}": (REGIONS, f"cname,adm1dhs,gdl_region\nNM,{code},a\n")
+        for code in ("inf", "1.5", "99999999999")
+    },
     "regions: a code of ISO": (REGIONS, "cname,adm1dhs,gdl_region\nNA,1,a\n"),
     "photos: no cluster": (PHOTOS, f"id,year\n9,{ONE}\n"),
     "photos: no id": (PHOTOS, f"DHSID_EA,year\n{ONE},2008\n"),
