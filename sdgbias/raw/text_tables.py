@@ -3,6 +3,7 @@ their years and numbers, and the refusal of a file in one line."""
 
 from __future__ import annotations
 
+import csv
 import gzip
 import warnings
 import zlib
@@ -79,8 +80,13 @@ def _is_cut_off(path: Path, mark: str) -> bool:
     with path.open("rb") as file:
         first = file.readline()
         file.seek(max(0, path.stat().st_size - 2**20))
-        last = file.read().rpartition(b"\n")[2]
-    return bool(last) and last.count(mark.encode()) < first.count(mark.encode())
+        last = file.read().rpartition(b"\n")[2].strip(b" ")
+    if not last or last.count(b'"') % 2:  # the end of a cell of several lines
+        return False
+    wanted, got = (
+        next(csv.reader([line.decode("latin-1")], delimiter=mark)) for line in (first, last)
+    )
+    return len(got) < len(wanted)
 
 
 def decimal_points(path: Path, table: pd.DataFrame) -> pd.DataFrame:

@@ -1,0 +1,37 @@
+"""CSV files of other people (sdgbias/raw/text_tables.py)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sdgbias.errors import InputError
+from sdgbias.raw.text_tables import read_text
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        ("a,b\n1,2\n3,4", 2),
+        ('a,"b, in years"\n1,2', 1),
+        ('a,b\n1,2\n"a note, on\ntwo lines",4', 2),
+        ("a,b", 0),
+    ],
+    ids=["whole", "comma in a name", "cell of two lines", "names alone"],
+)
+def test_a_file_without_a_last_line_break_is_read_whole(
+    tmp_path: Path, text: str, rows: int
+) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+
+    assert len(read_text(path)) == rows
+
+
+def test_a_file_that_ends_within_a_line_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("a,b,c\n1,2,3\n4,5")
+
+    with pytest.raises(InputError, match="its last line is cut off"):
+        read_text(path)
