@@ -31,6 +31,7 @@ the valid names.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 
 
@@ -155,6 +156,11 @@ def one_of(what: str, value: object, valid: Iterable[str]) -> str:
     near = get_close_matches(str(value), names, 1)
     nearly = f"; did you mean {near[0]!r}?" if near else ""
     return f"unknown {what} {value!r}; valid: {', '.join(names)}{nearly}"
+
+
+def argument(path: object) -> str:
+    """A path as it stands in a command of a message: quoted where a shell would divide it."""
+    return shlex.quote(str(path))
 
 
 def first_line(error: BaseException) -> str:

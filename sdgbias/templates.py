@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from sdgbias.errors import argument
 from sdgbias.files import packaged
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def _environment() -> jinja2.Environment:
         keep_trailing_newline=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters.update(fmt=format, cell=_cell, line=_line, table=_table)
+    environment.filters.update(fmt=format, argument=argument, cell=_cell, line=_line, table=_table)
     return environment
 
 

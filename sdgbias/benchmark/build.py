@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 from sdgbias.benchmark import card, items, prompts, quality
 from sdgbias.benchmark.card.figures import counts as counted
 from sdgbias.benchmark.draw import TABLE_B
-from sdgbias.errors import InputError, UsageError, one_of
+from sdgbias.errors import InputError, UsageError, argument, one_of
 from sdgbias.files import json_object, reading, understood, write_atomically, write_json, writing
 from sdgbias.progress import Progress, silent
 from sdgbias.raw import clusters as clusters_module
@@ -367,7 +367,7 @@ def build_prompts(out: Path) -> None:
     if (first := next(tables, None)) is None:
         raise InputError(
             f"{out}: the item tables are empty; make them again: sdgbias build --stage items --out"
-            f" {out}"
+            f" {argument(out)}"
         )
     write_atomically(
         out / "prompts.parquet", lambda part: write_parts(part, chain([first], tables))

@@ -11,7 +11,7 @@ import yaml
 from pydantic import AfterValidator, Field
 
 from sdgbias import files, formats
-from sdgbias.errors import InputError, SuiteError
+from sdgbias.errors import InputError, SuiteError, argument
 from sdgbias.formats import STRICT, Text
 from sdgbias.registry.entries import SUITE_NAME, suite_fault
 from sdgbias.types import OPTION_LETTERS, SUITES
@@ -50,7 +50,7 @@ class FolderFaults(SuiteError):
         self.faults = sorted(set(faults))
         n = len(self.faults)
         more = f"{n} faults, the first: " if n > 1 else ""
-        every = f"list all: sdgbias suite check {folder}"
+        every = f"list all: sdgbias suite check {argument(folder)}"
         super().__init__(f"{folder}: {more}{self.faults[0]}; {every}")
 
 

@@ -20,7 +20,7 @@ from sdgbias.cli.options import (
     print_json,
     registered,
 )
-from sdgbias.errors import UsageError
+from sdgbias.errors import UsageError, argument
 from sdgbias.progress import each, update
 
 
@@ -67,7 +67,7 @@ def analyse(
     for run_id, rows in rows_of.items():
         before = "analysed before with these settings"
         typer.echo(f"{run_id}: {before if rows is None else f'{rows:,} rows'}")
-    onward = f"sdgbias report --results {results}; beside the papers: sdgbias reproduce"
+    onward = f"sdgbias report --results {argument(results)}; beside the papers: sdgbias reproduce"
     print_findings(results, rows_of, onward)
 
 
@@ -88,7 +88,7 @@ def _read_answers(results: Path, name: str) -> None:
         read_again(results, run, encoder, floor)
     typer.echo(
         f"{results}: answers of {len(runs)} runs read by {encoder.name}, floor {floor:g}. Next:"
-        f" sdgbias reproduce --paper fairness --table encoders --results {results}"
+        f" sdgbias reproduce --paper fairness --table encoders --results {argument(results)}"
     )
 
 

@@ -26,7 +26,7 @@ from sdgbias.cli.options import (
     print_next_evaluation,
     show,
 )
-from sdgbias.errors import InputError, SuiteError
+from sdgbias.errors import InputError, SuiteError, argument
 from sdgbias.files import json_file
 from sdgbias.progress import update
 from sdgbias.types import Stage
@@ -83,7 +83,8 @@ def _sample_places(
     out = out or DEFAULT_RAW
     write_sample(out, clusters, seed, countries, images, update)
     more = "" if images else " --no-images"
-    onward = f"build --raw {out} --indicators {out}/indicators{more}"
+    raw, series = argument(out), argument(out / "indicators")
+    onward = f"build --raw {raw} --indicators {series}{more}"
     return out, f"{clusters} synthetic clusters", onward
 
 
@@ -93,14 +94,14 @@ def _sample_people(people: int, out: Path | None, seed: int) -> tuple[Path, str,
     out = out or PEOPLE_RAW
     persons = write_people_sample(out, people, seed, update)
     written = f"{people} schematic pictures, {persons} persons annotated"
-    return out, written, f"people build --raw {out}"
+    return out, written, f"people build --raw {argument(out)}"
 
 
 def _sample_questions(out: Path | None, seed: int) -> tuple[Path, str, str]:
     from sdgbias.raw.synthetic.own_questions import write_example
 
     out = out or QUESTIONS
-    return out, f"{write_example(out, seed, update)} questions", f"suite check {out}"
+    return out, f"{write_example(out, seed, update)} questions", f"suite check {argument(out)}"
 
 
 @app.command(
@@ -214,7 +215,7 @@ def build(
     for step in [stage] if stage else Stage:
         update(step.doing)
         if step is Stage.CHECK:
-            onward = f"write it: sdgbias build --stage card --out {out}"
+            onward = f"write it: sdgbias build --stage card --out {argument(out)}"
             card = json_file(out / "benchmark.json", "no card of a benchmark", onward)
             check_quality(out, data_docs)
             _print_card(out, card)
@@ -305,7 +306,8 @@ def build_people_benchmark(
     if stage:
         if not (out / "people.parquet").is_file():
             raise InputError(
-                f"{out}: no benchmark of people; make it: sdgbias people build --out {out}"
+                f"{out}: no benchmark of people; make it: sdgbias people build --out"
+                f" {argument(out)}"
             )
         check_quality(out, data_docs)
         typer.echo(f"{out}: passed the quality gate; see {out / 'quality.html'}")
@@ -354,7 +356,7 @@ def check_suite(folder: SuiteFolder, as_json: JsonOption = False) -> None:
         n = len(error.faults)
         raise SuiteError(
             f"{folder}: {n} fault{'s' if n > 1 else ''}; fix the folder, then: sdgbias suite check"
-            f" {folder}"
+            f" {argument(folder)}"
         ) from None
     card = card_of(suite, items)
     if as_json:
@@ -365,7 +367,7 @@ def check_suite(folder: SuiteFolder, as_json: JsonOption = False) -> None:
     )
     for note in card["notes"]:
         typer.echo(f"  note: {note}")
-    typer.echo(f"Next: sdgbias suite build {folder} --out BENCHMARK")
+    typer.echo(f"Next: sdgbias suite build {argument(folder)} --out BENCHMARK")
 
 
 @suite_app.command("build", epilog="Example: sdgbias suite build my/questions --out my/suite")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer import Argument, Option
 
-from sdgbias.errors import UsageError, one_of
+from sdgbias.errors import UsageError, argument, one_of
 from sdgbias.progress import update
 from sdgbias.types import Generation
 
@@ -202,7 +202,8 @@ def query_table(
 
 
 def print_next_evaluation(benchmark: Path) -> None:
-    typer.echo(f"Next: sdgbias evaluate MODEL --benchmark {benchmark} (sdgbias models lists them)")
+    onward = f"sdgbias evaluate MODEL --benchmark {argument(benchmark)}"
+    typer.echo(f"Next: {onward} (sdgbias models lists them)")
 
 
 def check_quality(benchmark: Path, data_docs: bool = False) -> None:

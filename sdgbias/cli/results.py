@@ -21,7 +21,7 @@ from sdgbias.cli.options import (
     query_table,
     show,
 )
-from sdgbias.errors import UsageError, one_of
+from sdgbias.errors import UsageError, argument, one_of
 from sdgbias.types import FACET
 
 if TYPE_CHECKING:
@@ -266,7 +266,7 @@ def report(
         among=among,
         tell=typer.echo,
     )
-    typer.echo(f"report: {page}\nNext: open it, or sdgbias serve --results {results}")
+    typer.echo(f"report: {page}\nNext: open it, or sdgbias serve --results {argument(results)}")
 
 
 def _runs_of_report(results: Path, run_ids: list[str]) -> list[str]:

@@ -30,7 +30,7 @@ from sdgbias.cli.options import (
     query_table,
     registered,
 )
-from sdgbias.errors import UsageError
+from sdgbias.errors import UsageError, argument
 from sdgbias.progress import silent, update
 from sdgbias.types import NEEDS_PICTURES
 
@@ -86,7 +86,7 @@ def plan(
     if len(costs) > 1 and all(c["estimate"]["runs"] for c in costs):
         total = {key: sum(c["estimate"][key] for c in costs) for key in costs[0]["estimate"]}
         typer.echo(f"\n{len(costs)} models: {_hours_text(total)}")
-    typer.echo(f"Next: sdgbias evaluate {' '.join(model)} --benchmark {benchmark}")
+    typer.echo(f"Next: sdgbias evaluate {' '.join(model)} --benchmark {argument(benchmark)}")
 
 
 def cost_text(c: Mapping[str, Any]) -> str:
@@ -230,7 +230,7 @@ def evaluate(
             print_estimates(table)
             typer.echo()
             ids = [str(run["run_id"]) for run in runs]
-            print_findings(results, ids, f"sdgbias report --results {results}")
+            print_findings(results, ids, f"sdgbias report --results {argument(results)}")
 
 
 def _print_run(name: str, outcome: Outcome, results: Path) -> None:

@@ -11,7 +11,7 @@ from typer import Option
 
 from sdgbias.cli.application import RESULTS, app
 from sdgbias.cli.options import DEFAULT_RESULTS, ResultsOption
-from sdgbias.errors import UsageError
+from sdgbias.errors import UsageError, argument
 
 #: Connections that may wait at once, in the operating system's queue and in ours.
 QUEUE = 1000
@@ -59,7 +59,7 @@ def serve(
         raise UsageError(f"--wandb {wandb!r}: an address that begins with https://")
     if report is not None and not report.is_dir():
         raise UsageError(
-            f"--report {report}: no such folder; sdgbias report --out {report} makes it"
+            f"--report {report}: no such folder; sdgbias report --out {argument(report)} makes it"
         )
     if results.is_dir():
         raise UsageError(

@@ -18,7 +18,7 @@ from sdgbias.cli.options import (
     confirmed,
     print_json,
 )
-from sdgbias.errors import StoreError
+from sdgbias.errors import StoreError, argument
 from sdgbias.progress import update
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def remove(
     removed = maintenance.remove(results, run_ids)
     models = ", ".join(sorted(set(removed["model"])))
     gone = f"{many(len(removed), 'run')} of {models} {'is' if len(removed) == 1 else 'are'} removed"
-    typer.echo(f"{results}: {gone}. Next: sdgbias report --results {results}")
+    typer.echo(f"{results}: {gone}. Next: sdgbias report --results {argument(results)}")
 
 
 @store_app.command(epilog="Example: sdgbias store compact")

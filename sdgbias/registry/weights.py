@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
-from sdgbias.errors import ModelError
+from sdgbias.errors import ModelError, argument
 from sdgbias.files import cached_text
 from sdgbias.registry.spec import ModelSpec
 
@@ -72,7 +72,7 @@ def checked_digest(spec: ModelSpec, folder: Path) -> str:
     if DIGEST.fullmatch(spec.revision) and not digest.startswith(spec.revision):
         raise ModelError(
             f"{folder}: other files than those of {spec.name}'s revision {spec.revision}, now"
-            f" {digest[:40]}; put those back, or register these: sdgbias register-model {folder}"
-            f" --name {spec.name} --overwrite"
+            f" {digest[:40]}; put those back, or register these: sdgbias register-model"
+            f" {argument(folder)} --name {spec.name} --overwrite"
         )
     return digest

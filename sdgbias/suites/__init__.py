@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from sdgbias import store
-from sdgbias.errors import InputError, one_of
+from sdgbias.errors import InputError, argument, one_of
 from sdgbias.files import json_file, understood
 from sdgbias.suites import facet, own, sdg, sdg_tables
 from sdgbias.suites.suite import EvalSettings, Suite
@@ -48,9 +48,9 @@ def benchmark_card(benchmark: Path) -> dict[str, object]:
     if not path.exists():
         raise InputError(
             f"{path}: no benchmark here; build one first: sdgbias build --raw RAW --indicators DIR"
-            f" --out {benchmark}"
+            f" --out {argument(benchmark)}"
         )
-    onward = f"write it again: sdgbias build --stage card --out {benchmark}"
+    onward = f"write it again: sdgbias build --stage card --out {argument(benchmark)}"
     fault = "can't be read as a benchmark's card"
     with understood(path, fault, onward):
         card: dict[str, object] = json_file(path, fault, onward)

@@ -17,7 +17,7 @@ import pandas as pd
 from pandas.api.extensions import take as take_rows
 
 from sdgbias.benchmark.prompts import view_cells
-from sdgbias.errors import InputError
+from sdgbias.errors import InputError, argument
 from sdgbias.files import reading
 from sdgbias.methods import metrics, stats
 from sdgbias.methods.bounds import between, fill
@@ -144,13 +144,15 @@ def _only_test(cells: pd.DataFrame) -> list[str]:
 
 def read_table(benchmark: Path, name: str) -> pd.DataFrame:
     path = benchmark / f"{name}.parquet"
-    build = f"build the benchmark: sdgbias build --raw RAW --indicators DIR --out {benchmark}"
+    build = (
+        f"build the benchmark: sdgbias build --raw RAW --indicators DIR --out {argument(benchmark)}"
+    )
     with reading(path, build):
         table = pd.read_parquet(path)
     if lost := [column for column in _NEEDED.get(name, ()) if column not in table.columns]:
         raise InputError(
             f"{path}: missing column(s) {', '.join(lost)}; build it again: sdgbias build --stage"
-            f" {name if name == 'prompts' else 'items'} --out {benchmark}"
+            f" {name if name == 'prompts' else 'items'} --out {argument(benchmark)}"
         )
     return table
 

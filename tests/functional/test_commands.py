@@ -281,6 +281,17 @@ def test_retention_removes_details_and_says_what_is_left(results: Path, tmp_path
     assert "fake" in write_report(path, tmp_path / "report", among=[older]).read_text()
 
 
+def test_the_next_command_runs_as_it_is_printed(tmp_path: Path) -> None:
+    """Pasted into a shell, also where a folder's name holds spaces and quotes."""
+    printed = ok("sample --suite questions --out", tmp_path / "the team's questions")
+    for _ in ("suite check", "suite build"):
+        following = printed.rpartition("Next: sdgbias ")[2].splitlines()[0]
+        printed = ok(following.replace("BENCHMARK", f"'{tmp_path}/a benchmark'"))
+
+    onward = f"evaluate MODEL --benchmark '{tmp_path}/a benchmark'"
+    assert printed.rpartition("Next: sdgbias ")[2].startswith(onward)
+
+
 def test_a_damaged_file_is_named_and_orphans_go(results: Path, tmp_path: Path) -> None:
     path = copied(results, tmp_path / "r.duckdb")
     assert printed(f"store check --results {path}")["broken"] == []

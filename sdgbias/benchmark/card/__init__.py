@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from sdgbias.benchmark.card import figures, tracked
 from sdgbias.benchmark.card.readme import readme
-from sdgbias.errors import InputError
+from sdgbias.errors import InputError, argument
 from sdgbias.files import json_file, reading, write_atomically, write_json
 from sdgbias.types import PILLARS, QUARANTINE_COLUMNS
 
@@ -61,7 +61,8 @@ def build_card(out: Path) -> dict[str, Any]:
     except duckdb.Error as error:
         cause = str(error).splitlines()[0]
         raise InputError(
-            f"{out}: a table can't be read ({cause}); build it again: sdgbias build --out {out}"
+            f"{out}: a table can't be read ({cause}); build it again: sdgbias build --out"
+            f" {argument(out)}"
         ) from None
     licence = SYNTHETIC_LICENCE if content["synthetic"] else LICENCE
     card = {"benchmark_id": benchmark_id(out), "licence": licence, **content}
@@ -137,7 +138,9 @@ def again(path: Path) -> str:
     """How to make a table of a benchmark."""
     stage = "items" if path.stem.startswith("items") else path.stem
     stage = "series" if stage.startswith("gdl") else stage
-    return f"run the stage that makes it: sdgbias build --stage {stage} --out {path.parent}"
+    return (
+        f"run the stage that makes it: sdgbias build --stage {stage} --out {argument(path.parent)}"
+    )
 
 
 @contextmanager
@@ -187,6 +190,8 @@ def _json(path: Path, needed: bool = False) -> Mapping[str, Any]:
         return {}
     stage = {"origin": "clusters", "items_notes": "items"}.get(path.stem)
     make = (
-        f"sdgbias build --stage {stage} --out {path.parent}" if stage else "sdgbias review import"
+        f"sdgbias build --stage {stage} --out {argument(path.parent)}"
+        if stage
+        else "sdgbias review import"
     )
     return json_file(path, "can't be read", f"make it again: {make}")

@@ -31,7 +31,7 @@ from sdgbias.benchmark.quality.relations import Table
 from sdgbias.benchmark.quality.rules import FILES, RuleSet, find_suites, load_rules
 from sdgbias.benchmark.quality.stored import stored_facts
 from sdgbias.benchmark.quality.validation import open_context, render_docs, validate
-from sdgbias.errors import DataValidationError, InputError
+from sdgbias.errors import DataValidationError, InputError, argument
 from sdgbias.files import json_file, json_object, write_json
 from sdgbias.types import FACET
 
@@ -271,7 +271,7 @@ def _split(benchmark: Path) -> str:
     path = benchmark / "items_notes.json"
     if not path.is_file():
         return "id"
-    onward = f"make it again: sdgbias build --out {benchmark}"
+    onward = f"make it again: sdgbias build --out {argument(benchmark)}"
     rule = json_file(path, "can't be read", onward).get("split", "id")
     if rule not in SPLITS:
         raise InputError(f"{path}: unknown split {rule!r}; valid: {', '.join(SPLITS)}")
@@ -284,7 +284,7 @@ def _rows(benchmark: Path, suite: RuleSet, again: str) -> Table:
     if not path.is_file():
         if suite.table == "series" and _imported(benchmark):  # a release has no series table
             return pd.DataFrame(columns=sorted(suite.columns))
-        raise InputError(f"{path}: no such table; make it: {again} --out {benchmark}")
+        raise InputError(f"{path}: no such table; make it: {again} --out {argument(benchmark)}")
     try:
         names = [column for column in pq.read_schema(path).names if column in suite.columns]
         if path.stem != "images":
@@ -293,6 +293,6 @@ def _rows(benchmark: Path, suite: RuleSet, again: str) -> Table:
     except (OSError, ValueError, pa.ArrowException) as error:
         raise InputError(
             f"{path}: can't be read ({type(error).__name__}); make it again: {again} --out"
-            f" {benchmark}"
+            f" {argument(benchmark)}"
         ) from None
     return stored_facts(benchmark, index) if set(suite.columns) <= set(names) else index

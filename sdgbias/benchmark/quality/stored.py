@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sdgbias.errors import InputError
+from sdgbias.errors import InputError, argument
 from sdgbias.files import confine
 from sdgbias.raw.images import shards
 
@@ -63,7 +63,7 @@ def _shard(benchmark: Path, name: str) -> Iterator[tuple[Any, ...]]:
     except (OSError, ValueError, KeyError, pa.ArrowException) as error:
         raise InputError(
             f"{path}: can't be read ({type(error).__name__}); delete it and build the images again:"
-            f" sdgbias build --stage images --out {benchmark}"
+            f" sdgbias build --stage images --out {argument(benchmark)}"
         ) from None
 
 

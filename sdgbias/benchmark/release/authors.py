@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sdgbias.benchmark.item_columns import MCQ_COLUMNS, REGRESSION_COLUMNS
-from sdgbias.errors import UsageError
+from sdgbias.errors import UsageError, argument
 from sdgbias.files import json_object, write_json
 from sdgbias.registry.entries import HUB_ID
 from sdgbias.registry.fetch import asking_hub, download
@@ -75,7 +75,7 @@ def fetch(
     by_client = (out / ".cache" / "huggingface").is_dir()  # where the hub's client keeps its notes
     refuse_foreign(out, same_source=earlier.get("repo") == repo or by_client)
     wanted = revision or str(earlier.get("commit", "")) or "main"
-    with asking_hub(repo, wanted, out, ONWARD, f"sdgbias release fetch --out {out}"):
+    with asking_hub(repo, wanted, out, ONWARD, f"sdgbias release fetch --out {argument(out)}"):
         from huggingface_hub import HfApi
 
         dataset = HfApi().dataset_info(repo, revision=wanted, timeout=seconds())

@@ -24,7 +24,7 @@ from sdgbias import templates
 from sdgbias.benchmark.card.intended_use import intended_use
 from sdgbias.benchmark.prompts import IGNORE
 from sdgbias.benchmark.release import authors
-from sdgbias.errors import InputError
+from sdgbias.errors import InputError, argument
 from sdgbias.files import confine, json_object, packaged_sql, write_atomically, write_json, writing
 from sdgbias.progress import Progress, each, silent
 from sdgbias.raw.images.composite import encode_png
@@ -50,7 +50,7 @@ def export(
     if card.get("images", "none") == "none" or "benchmark_id" not in card:
         raise InputError(
             f"{benchmark / 'benchmark.json'}: no benchmark here, or one built with --no-images;"
-            f" build one with images first: sdgbias build --out {benchmark}"
+            f" build one with images first: sdgbias build --out {argument(benchmark)}"
         )
     identity = {"benchmark_id": card["benchmark_id"], "text_view": text_view}
     earlier = json_object(out / authors.MANIFEST)
@@ -77,7 +77,7 @@ def export(
     except duckdb.Error as error:
         raise InputError(
             f"{benchmark}: can't be read ({str(error).splitlines()[0]}); build the benchmark again:"
-            f" sdgbias build --out {benchmark}"
+            f" sdgbias build --out {argument(benchmark)}"
         ) from None
     manifest = {**about, "complete": True, "records": records, "images": images}
     write_json(out / authors.MANIFEST, manifest)

@@ -30,7 +30,7 @@ from sdgbias.benchmark.item_columns import column_types
 from sdgbias.benchmark.prompts import prompt_texts
 from sdgbias.benchmark.release import authors
 from sdgbias.benchmark.splits import authors_split, split_by_country
-from sdgbias.errors import InputError, StoreError
+from sdgbias.errors import InputError, StoreError, argument
 from sdgbias.files import (
     FileError,
     json_object,
@@ -84,7 +84,7 @@ def import_(
         if content.get("complete") is False:
             raise InputError(
                 f"{folder}: its {command} was interrupted; finish it: sdgbias release {command}"
-                f" --out {folder}"
+                f" --out {argument(folder)}"
             )
     paths = {n: path for n in authors.PARTS if (path := folder / "data" / f"{n}.jsonl").is_file()}
     if not paths:

@@ -22,7 +22,7 @@ import yaml
 
 from sdgbias import suites
 from sdgbias.benchmark.card.figures import source_ids
-from sdgbias.errors import InputError, UsageError
+from sdgbias.errors import InputError, UsageError, argument
 from sdgbias.files import json_object, reading, understood
 from sdgbias.raw.images.shards import FOLDER, ImageReader
 from sdgbias.report.publish.runs import PublishedFile
@@ -111,7 +111,7 @@ def files(benchmark: Benchmark) -> list[PublishedFile]:
 
 
 def _again(folder: Path) -> str:
-    return f"build the benchmark again: sdgbias build --out {folder}"
+    return f"build the benchmark again: sdgbias build --out {argument(folder)}"
 
 
 def read_table(folder: Path, name: str, columns: list[str] | None = None) -> pd.DataFrame:
@@ -169,7 +169,7 @@ def _readme(benchmark: Benchmark, configs: list[dict[str, Any]]) -> bytes:
     except (OSError, ValueError, yaml.YAMLError):
         raise InputError(
             f"{path}: no dataset card; write it again: sdgbias build --stage card --out"
-            f" {benchmark.folder}"
+            f" {argument(benchmark.folder)}"
         ) from None
     card.data["configs"] = configs
     note = (
