@@ -79,6 +79,7 @@ def _read_answers(results: Path, name: str) -> None:
     from sdgbias.engines.hf.zero_shot import text_encoder
     from sdgbias.suites.facet_floor import calibrate
     from sdgbias.types import FACET
+    from sdgbias.wording import many
 
     root, spec = registered(name)
     encoder = text_encoder(spec, root)
@@ -87,8 +88,9 @@ def _read_answers(results: Path, name: str) -> None:
     for run in each(update, "reading answers", runs):
         read_again(results, run, encoder, floor)
     typer.echo(
-        f"{results}: answers of {len(runs)} runs read by {encoder.name}, floor {floor:g}. Next:"
-        f" sdgbias reproduce --paper fairness --table encoders --results {argument(results)}"
+        f"{results}: answers of {many(len(runs), 'run')} read by {encoder.name}, floor"
+        f" {floor:g}. Next: sdgbias reproduce --paper fairness --table encoders --results"
+        f" {argument(results)}"
     )
 
 

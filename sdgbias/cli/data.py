@@ -79,13 +79,14 @@ def _sample_places(
     clusters: int, countries: list[str] | None, images: bool, out: Path | None, seed: int
 ) -> tuple[Path, str, str]:
     from sdgbias.raw.synthetic import write_sample
+    from sdgbias.wording import many
 
     out = out or DEFAULT_RAW
     write_sample(out, clusters, seed, countries, images, update)
     more = "" if images else " --no-images"
     raw, series = argument(out), argument(out / "indicators")
     onward = f"build --raw {raw} --indicators {series}{more}"
-    return out, f"{clusters} synthetic clusters", onward
+    return out, many(clusters, "synthetic cluster"), onward
 
 
 def _sample_people(people: int, out: Path | None, seed: int) -> tuple[Path, str, str]:

@@ -63,6 +63,7 @@ def publish(
     from sdgbias import store
     from sdgbias.report import publish as door
     from sdgbias.report.publish.dataset import DATASET
+    from sdgbias.wording import many
 
     wanted = tuple(choice("FORMATS", name, FORMATS) for name in formats or FORMATS)
     if upload and (write is None or "dataset" not in wanted):
@@ -98,7 +99,7 @@ def publish(
     if sent:
         typer.echo(f"uploaded: {sent}")
     typer.echo(
-        f"{len(sizes)} files in {write}"
+        f"{many(len(sizes), 'file')} in {write}"
         if write
         else "Nothing is written or sent. To write these files: --write DIR"
     )

@@ -211,6 +211,7 @@ def init(
     Existing files are left unchanged.
     """
     from sdgbias.files import project_file, write_atomically
+    from sdgbias.wording import many
 
     again = "name a folder that can be written"
     texts = {"sdgbias.toml": _SETTINGS, ".gitignore": _IGNORED}
@@ -225,8 +226,8 @@ def init(
     for name in new:
         write_atomically(folder / name, texts[name], again)
     (folder / "registry" / "models").mkdir(parents=True, exist_ok=True)
-    kept = len(texts) - len(new)
-    typer.echo(f"{folder}: {len(new)} files written" + (f", {kept} left unchanged" if kept else ""))
+    kept = f", {len(texts) - len(new)} left unchanged" if len(texts) > len(new) else ""
+    typer.echo(f"{folder}: {many(len(new), 'file')} written{kept}")
 
 
 def without_code(stages: str) -> str:

@@ -102,10 +102,10 @@ def compact(results: ResultsOption = DEFAULT_RESULTS) -> None:
     Run it while no night is running.
     """
     from sdgbias.store import maintenance
-    from sdgbias.wording import size
+    from sdgbias.wording import many, size
 
     done = maintenance.compact(results, update)
-    typer.echo(f"orphans: {done.orphans} files, {size(done.orphan_bytes)}")
+    typer.echo(f"orphans: {many(done.orphans, 'file')}, {size(done.orphan_bytes)}")
     typer.echo(f"{results}: {size(done.before)} before, {size(done.after)} now")
 
 
@@ -117,6 +117,7 @@ def check(results: ResultsOption = DEFAULT_RESULTS, as_json: JsonOption = False)
     refers to.
     """
     from sdgbias.store import maintenance
+    from sdgbias.wording import many
 
     about, broken = maintenance.info(results), maintenance.check(results, update)
     if as_json:
@@ -127,8 +128,8 @@ def check(results: ResultsOption = DEFAULT_RESULTS, as_json: JsonOption = False)
             typer.echo(f"{why}: {one.file} (run {one.run_id})")
     if broken:
         raise StoreError(
-            f"{results}: {len(broken)} files are missing or damaged; bring them back from a copy,"
-            " or move them away and evaluate again"
+            f"{results}: {many(len(broken), 'file is', 'files are')} missing or damaged; bring back"
+            " what is lost from a copy, or move it away and evaluate again"
         )
     if not as_json:
         typer.echo(f"{results}: every file is as it was written")

@@ -298,9 +298,9 @@ def test_a_damaged_file_is_named_and_orphans_go(results: Path, tmp_path: Path) -
     assert "every file is as it was written" in ok(f"store check --results {path}")
     victim = sorted(path.with_suffix(".runs").rglob("scores-*.parquet"))[0]
     victim.write_bytes(b"x" * victim.stat().st_size)
-    assert "1 files are missing or damaged" in refused(7, f"store check --results {path}")
+    assert "1 file is missing or damaged" in refused(7, f"store check --results {path}")
     shutil.copy(victim, victim.with_name("scores-" + "0" * 16 + ".parquet"))
-    assert "orphans: 1 files" in ok(f"store compact --results {path}")
+    assert "orphans: 1 file," in ok(f"store compact --results {path}")
 
 
 @pytest.mark.long
