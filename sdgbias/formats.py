@@ -77,10 +77,11 @@ def load_text(text: str, where: Path | str, error: type[SdgbiasError], onward: s
     """The data of a YAML text. Raises ``error``."""
     try:
         return files.load_yaml(text)
-    except (yaml.YAMLError, ValueError) as fault:  # ValueError: a date that doesn't exist
+    # ValueError: a date that doesn't exist, or a number of too many digits, with advice on Python
+    except (yaml.YAMLError, ValueError) as fault:
         mark = getattr(fault, "problem_mark", None)
         line = f" line {mark.line + 1}" if mark else ""
-        why = getattr(fault, "problem", None) or first_line(fault)
+        why = getattr(fault, "problem", None) or first_line(fault).partition(";")[0]
         raise error(f"{where}:{line} is not readable YAML: {why}; {onward}") from None
 
 
