@@ -121,7 +121,7 @@ def _asking(results: Path | Query) -> Query:
     return partial(store.query, results) if isinstance(results, Path) else results
 
 
-def known(results: Path | Query) -> list[str]:
+def names(results: Path | Query) -> list[str]:
     """All nights, oldest first."""
     rows = _asking(results)("SELECT night FROM nights ORDER BY started_at, night", {})
     return list(rows["night"])
@@ -133,7 +133,7 @@ def load(results: Path | Query, night: str = "") -> NightRecord | None:
     if isinstance(results, Path):
         with store.held_open(results):  # ten queries open the file once
             return load(_asking(results), night)
-    query, nights = results, known(results)
+    query, nights = results, names(results)
     if night and night not in nights:
         raise UsageError(one_of("night", night, nights[-10:]))
     if not nights:

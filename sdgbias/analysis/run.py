@@ -90,7 +90,7 @@ class TaskCell:
         """(N,) bool: rows for reporting."""
         return (self.items["split"] == "test").to_numpy()
 
-    def known(self, view: View) -> np.ndarray:
+    def filled(self, view: View) -> np.ndarray:
         """(N, K) logits with censored scores at their upper bound, the input of CADE (see
         bounds.fill)."""
         return fill(between(self.logits[view], self.upper[view]))
@@ -98,7 +98,7 @@ class TaskCell:
     def streams(self, form: Form = Form()) -> Streams:
         """CADE's streams of all N rows."""
         full, ctx, img, q = (
-            self.known(v) for v in (View.FULL, View.CTX_Q, View.IMG_Q, View.Q_ONLY)
+            self.filled(v) for v in (View.FULL, View.CTX_Q, View.IMG_Q, View.Q_ONLY)
         )
         return streams(full, ctx, img, q, self.present, form)
 

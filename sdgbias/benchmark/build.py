@@ -181,29 +181,28 @@ def build_series(indicators: Path, out: Path) -> None:
 class Draw:
     """Which questions are drawn. mcq, regression: how many; None: the paper's number where the raw
     folder fills the paper's quota of every pillar, else all. every: None is all. max_gap: most
-    years between a value and the survey. split: id (the authors' rule) or place. keep_bins: an
-    earlier benchmark folder whose options are reused. cuts: how answer options are cut, ours
-    (established thresholds, else terciles) or paper (quantiles at Table B's shares). questions:
-    all indicators, or those that carry the paper's SDG codes (paper)."""
+    years between a value and the survey. split: id (the authors' rule) or place. keep_bins:
+    options of an earlier benchmark, by indicator (`earlier_bins`). cuts: how answer options are
+    cut, ours (established thresholds, else terciles) or paper (quantiles at Table B's shares).
+    questions: all indicators, or those that carry the paper's SDG codes (paper)."""
 
     mcq: int | None = None
     regression: int | None = None
     seed: int = 0
     max_gap: int = items.MAX_GAP
     split: str = "id"
-    keep_bins: Path | None = None
+    keep_bins: Mapping[str, Bins] | None = None
     every: bool = False
     cuts: str = "ours"
     questions: str = "all"
 
     def options(self) -> Callable[[Indicator, np.ndarray], Bins]:
-        """What gives an indicator its answer options. Raises UsageError, InputError."""
+        """What gives an indicator its answer options. Raises UsageError."""
         if self.cuts not in CUTS:
             raise UsageError(f"--cuts: {one_of('way to cut', self.cuts, CUTS)}")
-        earlier = earlier_bins(self.keep_bins)
 
         def cut(entry: Indicator, values: np.ndarray) -> Bins:
-            kept = earlier.get(entry.slug)
+            kept = (self.keep_bins or {}).get(entry.slug)
             if kept and kept.labels:
                 return kept
             if self.cuts == "ours":
@@ -344,10 +343,8 @@ def _keep_figures(source: Path | None, target: Path) -> None:
         target.unlink(missing_ok=True)
 
 
-def earlier_bins(benchmark: Path | None) -> dict[str, Bins]:
-    """The options of an earlier benchmark by indicator ({} for None). Raises InputError."""
-    if benchmark is None:
-        return {}
+def earlier_bins(benchmark: Path) -> dict[str, Bins]:
+    """The options of an earlier benchmark by indicator. Raises InputError."""
     path = benchmark / "items_notes.json"
     onward = "name a folder made by sdgbias build"
     with understood(path, "no options of an earlier benchmark", onward):

@@ -202,11 +202,12 @@ def build(
             if n is None:
                 amount = "all" if every else f"{quota} (--all: all)"
                 typer.echo(f"{kind} questions: {amount}", err=True)
+    earlier = stages.earlier_bins(keep_bins) if keep_bins and stage in (None, Stage.ITEMS) else None
     job = stages.Build(
         raw,
         indicators,
         out,
-        stages.Draw(mcq, regression, seed, max_gap, split, keep_bins, every, cuts, questions),
+        stages.Draw(mcq, regression, seed, max_gap, split, earlier, every, cuts, questions),
         stages.Reviewed(load_verdicts(review), review.with_suffix(".json"), review_action)
         if review and stage in (None, Stage.ITEMS)
         else None,

@@ -68,18 +68,18 @@ def results(
     with store.held_open(results):
         model = "" if what == "headline" else _model(results, what)
         suite_of = _newest(results, model)
-        asked = [run for run, suite in suite_of.items() if not suites.named(suite).private]
-        own = [run for run in asked if not suites.named(suite_of[run]).attributes]
-        metrics = query_table(results, "newest", asked)
-        groups = query_table(results, "groups", own) if own else None
-        if not own:
+        public = [run for run, suite in suite_of.items() if not suites.named(suite).private]
+        not_people = [run for run in public if not suites.named(suite_of[run]).attributes]
+        metrics = query_table(results, "newest", public)
+        groups = query_table(results, "groups", not_people) if not_people else None
+        if not not_people:
             metrics = metrics.drop(columns="suite")
         if csv:
             typer.echo(_text(metrics, csv))
         elif as_json:
             print_json({"metrics": metrics, "people": _people(results, model), "own": groups})
         else:
-            _print_headline(results, model, metrics[metrics["run_id"].isin(own)], groups)
+            _print_headline(results, model, metrics[metrics["run_id"].isin(not_people)], groups)
 
 
 def _text(table: pd.DataFrame, csv: bool) -> str:

@@ -150,7 +150,7 @@ def announce(
     sql = "SELECT night, status, attempts FROM announcements WHERE target = ?"
     before = {row["night"]: row for row in store.query(results, sql, [to]).to_dict("records")}
     status = {night: row["status"] for night, row in before.items()}
-    failed = [n for n in nights.known(results) if status.get(n) == "failed" and n != chosen.night]
+    failed = [n for n in nights.names(results) if status.get(n) == "failed" and n != chosen.night]
     done = []
     for name in [*failed[-KEPT:], chosen.night]:
         if status.get(name) == "sent":

@@ -158,8 +158,8 @@ def _row_faults(table: pd.DataFrame) -> pd.DataFrame:
     kept_line = ids.map(kept.set_index("DHSID_EA")["line"]).astype("str")
     is_repeated = pd.Series(table.index.isin(usable.index.difference(kept.index)), table.index)
     repeats = "repeats line " + kept_line.str.removesuffix(".0") + ", which is kept"
-    found = first_faults([*faults, ("duplicate-cluster", is_repeated, repeats)])
-    return found.assign(detail=line + ": " + found["detail"])
+    first = first_faults([*faults, ("duplicate-cluster", is_repeated, repeats)])
+    return first.assign(detail=line + ": " + first["detail"])
 
 
 def _values(kept: pd.DataFrame) -> tuple[pd.DataFrame, list[pd.DataFrame]]:

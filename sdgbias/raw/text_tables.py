@@ -134,5 +134,5 @@ def first_faults(faults: Sequence[tuple[str, pd.Series, pd.Series]]) -> pd.DataF
     it has, '' for a row without any. Unknown counts as broken."""
     broken = [where.fillna(True).to_numpy(dtype=bool) for _, where, _ in faults]
     rules, details = [rule for rule, _, _ in faults], [detail for _, _, detail in faults]
-    found = {"rule": np.select(broken, rules, ""), "detail": np.select(broken, details, "")}
-    return pd.DataFrame(found, index=faults[0][1].index)
+    columns = {"rule": np.select(broken, rules, ""), "detail": np.select(broken, details, "")}
+    return pd.DataFrame(columns, index=faults[0][1].index)

@@ -175,10 +175,10 @@ def _by_group(
         (table,) = stats.measure([column], by, len(names), units, smallest=stats.SMALLEST)
         for at, level in enumerate(names):
             yield Group(name, level), "accuracy", table.estimate(at)
-        known = names[code] != UNKNOWN
-        if len(set(code[known])) > 1:
+        given = names[code] != UNKNOWN
+        if len(set(code[given])) > 1:
             means = (
-                stats.group_means(hits[known], code[known], unit[known], draws=draws, seed=seed)
+                stats.group_means(hits[given], code[given], unit[given], draws=draws, seed=seed)
                 for unit in units
             )
             apart = stats.widest([stats.disparity(m, metrics.max_min).estimate() for m in means])

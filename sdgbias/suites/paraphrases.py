@@ -42,7 +42,7 @@ def wordings() -> Mapping[str, tuple[str, ...]]:
     return by_slug
 
 
-def asked(items: pd.DataFrame) -> pd.Series:
+def has_wordings(items: pd.DataFrame) -> pd.Series:
     """(N,) whether the further wordings apply to an item's question: an imported benchmark may use
     the name of an indicator for another question."""
     reference = {entry.slug: entry.question for entry in load_indicators()}
@@ -57,7 +57,7 @@ def texts(items: pd.DataFrame, rows: pd.DataFrame) -> Iterator[tuple[str, pd.Dat
     begin with its question.
     """
     of_rows = items.set_index("item_id").loc[rows["item_id"]]
-    use = asked(of_rows).to_numpy()
+    use = has_wordings(of_rows).to_numpy()
     rows, of_rows = rows[use], of_rows[use]
     if rows.empty:
         return

@@ -76,7 +76,7 @@ def test_censored_and_extra_scores(tmp_path: Path) -> None:
     cell = load(path, "fake-optimist-1").cells[(Task.MCQ, ContextTest.T1)]
     at = int(np.flatnonzero(cell.items["item_id"] == 3)[0])
     assert cell.logits[View.FULL][at].tolist() == [1.0, -np.inf, 0.5]
-    assert cell.known(View.FULL)[at].tolist() == [1.0, 0.25, 0.5]
+    assert cell.filled(View.FULL)[at].tolist() == [1.0, 0.25, 0.5]
     assert np.isnan(cell.upper[View.Q_ONLY]).all()
     asked = ~np.isnan(cell.extra["noise"]).any(axis=1)
     assert list(cell.items.loc[asked, "item_id"]) == list(range(10))

@@ -15,8 +15,9 @@ from sdgbias.benchmark import build, items
 from sdgbias.errors import UsageError
 from sdgbias.raw.images import image_store
 from sdgbias.raw.images.image_store import ImageSettings
+from sdgbias.raw.indicators import Bins
 from sdgbias.raw.synthetic import write_sample
-from sdgbias.types import Task
+from sdgbias.types import Stage, Task
 from tests.builders.item_tables import make_clusters, make_images, make_series
 from tests.builders.raw_folder import ONE, THREE, TWO, clusters_of, make_tile, put_photo, put_tile
 
@@ -62,6 +63,26 @@ def test_cuts_of_the_paper_bring_the_answers_near_table_b(tmp_path: Path) -> Non
     text = (tmp_path / "paper" / "README.md").read_text("utf-8")
     assert "cut at the quantiles that give Table B's shares" in text
     assert "The largest gap is" in text
+
+
+def test_options_of_an_earlier_benchmark_are_kept(tmp_path: Path) -> None:
+    """Terciles of other clusters would be others."""
+
+    def options_of(seed: int, keep_bins: dict[str, Bins] | None = None) -> dict[str, Bins]:
+        raw, out = tmp_path / f"raw{seed}", tmp_path / "b"
+        if not raw.exists():
+            write_sample(raw, 12, seed, None, False)
+        job = build.Build(raw, raw / "indicators", out, build.Draw(every=True, keep_bins=keep_bins))
+        for stage in (Stage.CLUSTERS, Stage.IMAGES, Stage.SERIES, Stage.ITEMS):
+            job.run(stage)
+        return build.earlier_bins(out)
+
+    earlier = options_of(1)
+    fresh, kept = options_of(2), options_of(2, earlier)
+
+    both = [slug for slug in earlier if earlier[slug].labels and slug in fresh]
+    assert any(fresh[slug] != earlier[slug] for slug in both)
+    assert {slug: kept[slug] for slug in both} == {slug: earlier[slug] for slug in both}
 
 
 @pytest.mark.parametrize("wrong", [{"cuts": "tercile"}, {"questions": "some"}])

@@ -351,10 +351,10 @@ def test_this_transformers_knows_the_paper_s_families() -> None:
     from sdgbias.engines.hf import load as hf_load
 
     seeing = {"internvl", "llava", "llava_onevision", "qwen2_5_vl", "instructblip", "chameleon"}
-    assert seeing | {"phi4_multimodal", "qwen2_5_omni", "qwen3_omni_moe"} <= hf_load.known()
-    assert "qwen2_audio" not in hf_load.known()
+    assert seeing | {"phi4_multimodal", "qwen2_5_omni", "qwen3_omni_moe"} <= hf_load.visual()
+    assert "qwen2_audio" not in hf_load.visual()
     assert {"gemma", "llama", "qwen2", "qwen3", "gpt2"} <= hf_load.language()
-    assert not hf_load.known() & hf_load.language()
+    assert not hf_load.visual() & hf_load.language()
 
 
 def test_files_that_matter() -> None:

@@ -85,7 +85,7 @@ def evidence(cell: TaskCell) -> Evidence:
         if cell.task is Task.REGRESSION
         else items["indicator"] + "\t" + items["n_options"].astype(str)
     )
-    full, ctx, img, q = (cell.known(v) for v in (View.FULL, View.CTX_Q, View.IMG_Q, View.Q_ONLY))
+    full, ctx, img, q = (cell.filled(v) for v in (View.FULL, View.CTX_Q, View.IMG_Q, View.Q_ONLY))
     group = pd.factorize(keys, sort=True)[0].astype(np.int64)
     return Evidence(full, ctx, img, q, cell.present, group, cell.val)
 
@@ -107,7 +107,7 @@ def _why_not(name: str, cells: Sequence[TaskCell]) -> str:
     """Why a method can't run on these cells, '' if it can."""
     method = METHODS[name]
     for cell in cells:
-        if not np.isfinite(cell.known(View.FULL)).any():
+        if not np.isfinite(cell.filled(View.FULL)).any():
             return "needs scores of the Full view, which no question has"
         if method.tuned and not (cell.val & np.isfinite(cell.payoff).all(axis=1)).any():
             return "no val rows to tune on"
@@ -121,7 +121,7 @@ def _why_not(name: str, cells: Sequence[TaskCell]) -> str:
 def _controls(cell: TaskCell, settings: AnalysisSettings) -> dict[str, MethodAnswer]:
     """Answers that use no input, or only the Full view (METHODS 1.12)."""
     if cell.task is Task.REGRESSION:
-        choice = argmax_view(cell.known(View.FULL), cell.present)
+        choice = argmax_view(cell.filled(View.FULL), cell.present)
         return {"full_candidate": MethodAnswer(choice, "number of the likeliest first digit")}
     pillar = pd.factorize(cell.items["pillar"], sort=True)[0].astype(np.int64)
     rules = {
@@ -172,9 +172,9 @@ def _tuned(settings: AnalysisSettings) -> str:
 
 
 def _listed(settings: Mapping[str, object]) -> str:
-    def said(value: object) -> str:
+    def text_of(value: object) -> str:
         if isinstance(value, tuple):
             return "+".join(map(str, value))
         return f"{value:.4g}" if isinstance(value, float) else str(value)
 
-    return ", ".join(f"{name}={said(value)}" for name, value in settings.items())
+    return ", ".join(f"{name}={text_of(value)}" for name, value in settings.items())

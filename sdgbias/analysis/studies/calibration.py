@@ -64,10 +64,10 @@ def distributions(cell: TaskCell, method: str) -> tuple[Floats, Ints] | None:
     if method == CADE and decided is None:
         return None
     if decided is None:
-        full = log_softmax(cell.known(View.FULL), cell.present)
+        full = log_softmax(cell.filled(View.FULL), cell.present)
         return full, argmax_view(full, cell.present)
     s, d, usable = decided
-    full = log_softmax(cell.known(View.FULL), s.valid)
+    full = log_softmax(cell.filled(View.FULL), s.valid)
     if method == View.FULL.value:
         return full, s.base
     log_p = np.where(d.kept[:, None], full, log_softmax(d.score, s.valid))

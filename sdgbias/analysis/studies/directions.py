@@ -142,7 +142,7 @@ def wordings(run: RunData, settings: AnalysisSettings) -> Iterator[TaskOutcome |
         return
     views = [view for view in paraphrases.VIEWS if view in cell.extra]
     if not views:
-        has_wordings = paraphrases.asked(cell.items).any()
+        has_wordings = paraphrases.has_wordings(cell.items).any()
         foreign = "no question is worded as in indicators.yaml"
         why = "extra pass paraphrases was not scored" if has_wordings else foreign
         yield _lacking(WORDINGS, cell, why)

@@ -94,7 +94,7 @@ def _with_causes(o: TaskOutcome) -> TaskOutcome:
     s, d, usable = decided
     choice = np.where(usable, d.choice, -1)
     flipped = (choice >= 0) & (s.base >= 0) & (choice != s.base)
-    log_full = log_softmax(cell.known(View.FULL), s.valid)
+    log_full = log_softmax(cell.filled(View.FULL), s.valid)
     terms = np.stack(score_terms(s, cell.params))  # (3, N, K)
     away = [argmax_view(total, s.valid) != s.base for total in np.cumsum(terms, axis=0)]
     terms[0] -= np.where(s.valid, log_full, 0.0)  # what the picture adds to Full's own lead

@@ -54,7 +54,7 @@ _OWN = (
 )
 
 
-def known() -> frozenset[str]:
+def visual() -> frozenset[str]:
     """The model_types that answer in text about pictures, as named in config.json: those of
     AutoModelForImageTextToText, and of the models for several senses those that see."""
     seeing = set(MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES) & set(IMAGE_PROCESSOR_MAPPING_NAMES)
@@ -64,7 +64,7 @@ def known() -> frozenset[str]:
 def language() -> frozenset[str]:
     """The model_types that it can load as causal language models, and not as vision-language
     models."""
-    return frozenset(map(str, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)) - known()
+    return frozenset(map(str, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)) - visual()
 
 
 def device() -> torch.device:
@@ -161,9 +161,9 @@ class Repository:
         kind, thinker = config.model_type, getattr(config, "thinker_config", None)
         if thinker is not None and thinker.model_type in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
             return partial(AutoModelForImageTextToText.from_pretrained, config=thinker)
-        if kind in known() and kind not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
+        if kind in visual() and kind not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
             return AutoModelForMultimodalLM.from_pretrained
-        if kind in known() or self.spec.pictured:
+        if kind in visual() or self.spec.pictured:
             return AutoModelForImageTextToText.from_pretrained
         return AutoModelForCausalLM.from_pretrained
 

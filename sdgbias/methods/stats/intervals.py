@@ -138,7 +138,7 @@ def spread_of(sums: Floats, rows: Floats, group: Ints | None = None, groups: int
     return Spread(np.where(lone, np.nan, variance), np.where(lone, np.nan, df), many)
 
 
-def known(values: ArrayLike, *keys: ArrayLike) -> tuple[Floats, list[np.ndarray]]:
+def drop_missing(values: ArrayLike, *keys: ArrayLike) -> tuple[Floats, list[np.ndarray]]:
     """(N,) values as floats and their keys, rows with NaN left out."""
     x = np.asarray(values, dtype=float)
     ok = ~np.isnan(x)

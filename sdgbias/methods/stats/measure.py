@@ -33,7 +33,7 @@ from sdgbias.methods.stats.intervals import (
     bounds,
     codes,
     difference_bounds,
-    known,
+    drop_missing,
     nothing,
     spread_of,
 )
@@ -154,7 +154,7 @@ amount = partial(mean, kind="amount")
 def _of_one_group(
     values: ArrayLike, clusters: ArrayLike, kind: Kind, p: Literal["", "each"]
 ) -> MeansByGroup:
-    x, (c,) = known(values, clusters)
+    x, (c,) = drop_missing(values, clusters)
     one = np.zeros(x.size, dtype=np.int64)
     (table,) = measure([ValueColumn("", x, kind)], one, 1, [codes(c)[0]], p=p)
     return table
@@ -171,7 +171,7 @@ def macro(
     class varies between clusters, that of the mean of the classes' Wilson intervals (MOVER: Zou and
     Donner 2008).
     """
-    x, (k, c) = known(values, classes, clusters)
+    x, (k, c) = drop_missing(values, classes, clusters)
     if x.size == 0:
         return nothing()
     code, many = codes(k)

@@ -43,7 +43,7 @@ def of_night(results: Path, night: str = "", model: str = "") -> list[Target]:
 
     Raises UsageError for an unknown night or model.
     """
-    names = nights.known(results)
+    names = nights.names(results)
     if night and night not in names:
         earlier = f" and {len(names) - 10} earlier ones" if len(names) > 10 else ""
         raise UsageError(one_of("night", night, names[-10:]) + earlier)

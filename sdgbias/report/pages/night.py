@@ -216,8 +216,8 @@ def _sign(night: str, row: Mapping[Any, Any] | None) -> dict[str, str]:
     kind = "" if row is None else "breach" if row["breach"] else str(row["outcome"] or "")
     sign, meaning = SIGNS.get(kind, SIGNS[""])
     judged = row is None or row["judged"] or kind in ("failed", "skipped")
-    said = f"{night}: {meaning}{'' if judged else ', not judged'}"
-    return {"sign": sign, "said": said, "kind": kind or "none"}
+    text = f"{night}: {meaning}{'' if judged else ', not judged'}"
+    return {"sign": sign, "said": text, "kind": kind or "none"}
 
 
 # ----------------------------------------------------------------------

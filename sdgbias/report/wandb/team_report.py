@@ -37,10 +37,10 @@ PLOTS = {
         "regression/all/full/mae": "Mean absolute error of the Full view",
     },
     FACET: {
-        f"{asked}/full/{attribute}-{one}-{other}/all-52/disparity": (
-            f"Recall of {one} minus {other}, prompt {asked[-2:]}"
+        f"{prompt}/full/{attribute}-{one}-{other}/all-52/disparity": (
+            f"Recall of {one} minus {other}, prompt {prompt[-2:]}"
         )
-        for asked in ("direct/p1", "choice/p2")
+        for prompt in ("direct/p1", "choice/p2")
         for attribute, (one, other) in PAIRS.items()
     },
 }

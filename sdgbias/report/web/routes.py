@@ -90,7 +90,7 @@ def all_nights(site: Here, reader: Reading, page: Page = 1) -> HTMLResponse:
 
 @page_at("/nights/{name}")
 def one_night(site: Here, reader: Reading, name: str) -> HTMLResponse:
-    if name not in night_records.known(reader.frame):
+    if name not in night_records.names(reader.frame):
         raise Missing("night", name, "/nights")
     running = nights.running(reader, datetime.now(UTC))
     shown: dict[str, Any] = {"title": f"Night {name}", **_night(reader, name)}
