@@ -297,7 +297,7 @@ def test_people_read_takes_an_encoder_of_the_registry(
         command = ["analyse", "--encoder", name, "--results", str(results)]
         return CliRunner().invoke(cli.app, command, catch_exceptions=False).stdout
 
-    assert "answers of 1 runs read by clip, floor" in read("enc")
+    assert "answers of 1 run read by clip, floor" in read("enc")
     assert "floor 1. Next: sdgbias" in read("strict")
     sql = "SELECT method, count(*) AS n FROM metrics GROUP BY method"
     counts = store.query(results, sql).set_index("method")["n"]
