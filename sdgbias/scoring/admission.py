@@ -157,7 +157,7 @@ def here(root: Path) -> Host:
     except InfrastructureError:
         no_vllm = "vLLM isn't installed here"
     served = cache(lambda: vllm_support.served(python))
-    known_types, language = partial(_types, "known"), partial(_types, "language")
+    known_types, language = partial(_types, "visual"), partial(_types, "language")
     return Host(machine.this(), known_types, no_vllm, language, served, versions)
 
 
