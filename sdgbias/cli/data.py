@@ -27,7 +27,6 @@ from sdgbias.cli.options import (
     show,
 )
 from sdgbias.errors import InputError, SuiteError, argument
-from sdgbias.files import json_file
 from sdgbias.progress import update
 from sdgbias.types import Stage
 
@@ -182,6 +181,7 @@ def build(
     """
     from sdgbias.benchmark import build as stages
     from sdgbias.benchmark.review import load_verdicts
+    from sdgbias.files import json_file
     from sdgbias.raw.images.image_store import ImageSettings
 
     if indicators is None:

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -157,15 +157,22 @@ def here(root: Path) -> Host:
     except InfrastructureError:
         no_vllm = "vLLM isn't installed here"
     served = cache(lambda: vllm_support.served(python))
-    known_types, language = partial(_types, "visual"), partial(_types, "language")
-    return Host(machine.this(), known_types, no_vllm, language, served, versions)
+    return Host(machine.this(), _visual_types, no_vllm, _language_types, served, versions)
 
 
-def _types(kind: str) -> frozenset[str]:
-    from sdgbias.engines.hf import load as loading  # seconds, and nothing new on the hub asks it
+# the import takes seconds, and a hub without anything new asks for neither
 
-    types: frozenset[str] = getattr(loading, kind)()
-    return types
+
+def _visual_types() -> frozenset[str]:
+    from sdgbias.engines.hf import load
+
+    return load.visual()
+
+
+def _language_types() -> frozenset[str]:
+    from sdgbias.engines.hf import load
+
+    return load.language()
 
 
 @dataclass(frozen=True)
