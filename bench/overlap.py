@@ -7,7 +7,8 @@ a stand-in for the processor that takes as long as the model does.
 The stand-in sleeps and so takes no CPU, as if the model ran on another device. For the engine hf it
 sleeps before each batch with pictures, and batches are made ahead, as beside a GPU. For a server,
 an endpoint on loopback that answers a request in 200 ms, eight at a time, it sleeps before each
-picture that is read. Without overlap the two would take their sum, at best the larger of the two.
+picture that is read; for vLLM, which serves the model in an environment of its own (`make vllm`),
+likewise. Without overlap the two would take their sum, at best the larger of the two.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +26,10 @@ import pandas as pd
 
 from bench import measure, summary
 from bench.views import benchmark, through_harness
+from sdgbias.engines import Backend
 from sdgbias.engines.api import Api
 from sdgbias.engines.hf.engine import HuggingFace
+from sdgbias.engines.vllm import VLLM
 from sdgbias.raw.images.shards import ImageReader
 from sdgbias.registry import entries
 from sdgbias.registry.spec import ModelSpec
@@ -35,6 +39,8 @@ from tests.builders import loopback
 
 #: Seconds in which the stand-in server answers, and requests that it answers at a time.
 ANSWER, AT_ONCE = 0.2, 8
+#: How vLLM serves the model.
+SERVED: dict[str, object] = {"max_model_len": 512, "kv_cache_gib": 0.25, "max_images": 2}
 
 
 class Slow:
@@ -111,7 +117,7 @@ def main() -> None:
     parser.add_argument("--clusters", type=int, default=20)
     parser.add_argument("--mcq", type=int, default=60)
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--only", choices=("device", "server"))
+    parser.add_argument("--only", choices=("device", "server", "vllm"))
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = benchmark(Path(temporary), args.clusters, args.mcq)
@@ -120,14 +126,22 @@ def main() -> None:
         rows = rows[rows["image_id"] != ""]
         reader = ImageReader(folder)
         measured = []
-        if args.only != "server":
+        if args.only in (None, "device"):
             score = _on_device(args.model, reader, rows, Path(temporary))
             what = f"{args.model}: a processor as slow as the model, on its own thread"
             measured.append(compare_times(what, len(rows), score, args.runs))
-        if args.only != "device":
-            score = _on_server(reader, rows, Path(temporary))
+        if args.only in (None, "server"):
+            score = _read_slowly(_endpoint(), reader, rows, Path(temporary))
             what = f"endpoint, {ANSWER * 1000:.0f} ms an answer: pictures read as slowly"
             measured.append(compare_times(what, len(rows), score, args.runs))
+        if args.only in (None, "vllm"):
+            root = entries.find_root()
+            spec = replace(entries.load(root, args.model), backend="vllm", options=SERVED)
+            engine = VLLM(spec, root)
+            score = _read_slowly(engine, reader, rows, Path(temporary))
+            what = f"{args.model} served by vLLM: pictures read as slowly"
+            measured.append(compare_times(what, len(rows), score, args.runs))
+            engine.close()
     summary.record("overlap", measured)
 
 
@@ -149,20 +163,24 @@ def _on_device(
     return score
 
 
-def _on_server(
-    reader: ImageReader, rows: pd.DataFrame, folder: Path
-) -> Callable[[float], tuple[float, int]]:
+def _endpoint() -> Api:
     _, address = loopback.start(Answers)
     os.environ["BENCH_KEY"] = "none"
     options: dict[str, object] = {"api_key_env": "BENCH_KEY", "concurrency": AT_ONCE}
     options["base_url"] = f"{address}/v1"
-    spec = ModelSpec("m", "M", "api", "m", "1", "candidate", options=options)
+    return Api(ModelSpec("m", "M", "api", "m", "1", "candidate", options=options), Path())
+
+
+def _read_slowly(
+    engine: Backend, reader: ImageReader, rows: pd.DataFrame, folder: Path
+) -> Callable[[float], tuple[float, int]]:
     slow = SlowReader(reader)
+    spec = ModelSpec(engine.name, engine.name, "hf", "m", "1", "candidate", batch_size=64)
 
     def score(seconds: float) -> tuple[float, int]:
         slow.seconds, slow.read = seconds, 0
         began = time.perf_counter()
-        through_harness(Api(spec, Path()), slow, spec, rows, folder)
+        through_harness(engine, slow, spec, rows, folder)
         return time.perf_counter() - began, slow.read
 
     return score
