@@ -13,6 +13,8 @@ from sdgbias.methods.stats import Estimate
 from sdgbias.vocabulary import WORDS, Word, metric_word
 
 NBSP, DASH, _MINUS = "\u00a0", "\u2013", "−"
+#: Without a space at which a line could end.
+CI = f"95{NBSP}%{NBSP}CI"
 NO_INTERVAL = "no interval"
 ALL_TESTS, NOT_ANALYSED = "all tests", "not analysed: sdgbias analyse"
 
@@ -29,7 +31,7 @@ class WrittenEstimate:
     @property
     def aside(self) -> str:
         """'(95 % CI 48.8–72.0, n = 490)'."""
-        return f"({labelled(self.ci, f'95{NBSP}% CI')}, n{NBSP}={NBSP}{self.n})"
+        return f"({labelled(self.ci, CI)}, n{NBSP}={NBSP}{self.n})"
 
     @property
     def cell(self) -> str:
@@ -57,8 +59,18 @@ def written(e: Estimate, metric: str | Word = "accuracy") -> WrittenEstimate:
 def _interval(e: Estimate, word: Word) -> str:
     if e.low != e.low or e.high != e.high:
         return f"{NO_INTERVAL}: {many(e.clusters, 'cluster')}" if e.too_few else NO_INTERVAL
-    low, high = (amount(end, word, unit=False) for end in (e.low, e.high))
+    clear = word.format[0] == "+" and not e.low <= 0 <= e.high
+    low, high = (_bound(end, word, clear) for end in (e.low, e.high))
     return f"{low} to {high}" if word.format[0] == "+" or e.low < 0 else f"{low}{DASH}{high}"
+
+
+def _bound(end: float, word: Word, clear: bool) -> str:
+    """An end of an interval. clear: the interval excludes zero, so that none of its ends may read
+    as zero: '+0.03' in place of '0.0'."""
+    text = amount(end, word, unit=False)
+    if clear and text.strip("0.") == "":
+        text = _signless_zero(f"{word.scale * end:+.1g}") if abs(end) > 1e-4 else text
+    return text
 
 
 def amount(value: float | None, metric: str | Word, unit: bool = True) -> str:

@@ -65,6 +65,16 @@ def test_every_pillar_group_and_missing_reason_has_a_word() -> None:
             "accuracy_gain",
             "0.0 points (95 % CI −10.0 to +10.0, n = 9)",
         ),
+        (  # no end of an interval that excludes zero reads as zero
+            Estimate(0.145, 490, 0.0004, 0.284),
+            "accuracy_gain",
+            "+14.5 points (95 % CI +0.04 to +28.4, n = 490)",
+        ),
+        (
+            Estimate(-0.5, 30, -1.0, -0.003),
+            "mae_change",
+            "−0.50 (95 % CI −1.00 to −0.003, n = 30)",
+        ),
     ],
 )
 def test_one_function_writes_an_estimate(estimate: Estimate, metric: str, text: str) -> None:

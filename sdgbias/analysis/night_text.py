@@ -9,7 +9,7 @@ from typing import Any
 from sdgbias.analysis.nights import FIRST, UNCHANGED, ModelNight, NightRecord
 from sdgbias.methods.stats import Estimate
 from sdgbias.vocabulary import METHODS, WORDS, Word, metric_word, name_in
-from sdgbias.wording import NBSP, NO_INTERVAL, amount, many, p_value, written
+from sdgbias.wording import CI, NBSP, NO_INTERVAL, amount, many, p_value, written
 
 #: In place of a number of rules: the first run of a model has no change to judge.
 NOTHING_YET = "first run: nothing to compare with yet"
@@ -84,7 +84,7 @@ def moved(r: Mapping[Any, Any]) -> str:
     c = cells(r)
     if r["rule"] == UNCHANGED:
         return f"{r['note']}"
-    ci = f", 95{NBSP}% CI {c['ci']}" if c["ci"] else ""
+    ci = f", {CI} {c['ci']}" if c["ci"] else ""
     if floor(r):
         return f"{what(r)}: {c['value']} (n{NBSP}={NBSP}{c['n']}{ci}; must be {c['allowed']})"
     return (

@@ -233,7 +233,7 @@ def _cell(
     e = Estimate.of_row(row)
     shown = wording.written(e, c.metric)
     prompts = wording.many(e.clusters, "prompt") if c.prompts and e.clusters else other
-    aside = shown.aside[1:-1].replace(wording.NBSP, " ")
+    aside = shown.aside[1:-1]
     return empty | {
         "value": shown.value,
         "ci": shown.ci,

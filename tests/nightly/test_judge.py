@@ -250,6 +250,10 @@ def test_given_groups_then_disparity_is_the_change_of_the_gap() -> None:
     spread = judged(r, np.ones(800), np.where((at % 3 == 1) & (at % 4 == 0), 0, 1), groups=three)
     assert spread["value"] == pytest.approx(0.25, abs=0.01)
     assert "largest minus smallest of 3 groups" in spread["note"]
+    place = np.arange(240) % 12  # five of the six places of one group lose all answers
+    groups = {"urban": np.where(place < 6, "R", "U")}
+    lost = judged(r, np.ones(240), place > 4, groups=groups, places=12)
+    assert (lost["verdict"], lost["ci_high"]) == (BREACH, 1), "no gap is larger than all of a share"
     ceiling = replace(r, allowed=None, at_most=0.1)
     assert judged(ceiling, np.ones(800), after, groups={"urban": group})["verdict"] == BREACH
 

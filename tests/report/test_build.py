@@ -221,7 +221,7 @@ def test_figures_follow_the_page_scheme_and_say_their_numbers(fake: Path, tmp_pa
 @pytest.mark.parametrize(
     ("bounds", "said"),
     [
-        ([(56, 64), (46, 54), (36, 44)], "for m, the highest is x with 60.0 % (95 % CI c, n 90;"),
+        ([(56, 64), (46, 54), (36, 44)], "for m, the highest is x with 60.0 % (95 % CI c, n 90;"),
         ([(53, 67), (43, 57), (36, 44)], "no method is clearly the highest"),
         ([(53, 67), (43, 57), (36, 44)], "1 of 2 others"),
         # without an interval of its own, or of another, nothing is told apart

@@ -50,7 +50,7 @@ def test_every_number_is_that_of_the_store_with_its_interval(
             run = row["runs"][column.suite]
             value, n, low, high = store.query(suites, sql, [run, *column.cell]).iloc[0]
             assert shown["value"] == wording.amount(value, column.metric, unit=False)
-            assert shown["n"] == f"{n:,.0f}" and f"n = {n:,.0f}" in shown["said"]
+            assert shown["n"] == f"{n:,.0f}" and f"n\xa0=\xa0{n:,.0f}" in shown["said"]
             if not math.isnan(low):
                 assert wording.amount(high, column.metric, unit=False) in shown["ci"]
             checked += 1

@@ -52,7 +52,7 @@ def packed(text: str) -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize(
     ("gone", "words"),
     [
-        ("method = 'full'", r"CADE</abbr> of [^<]* lies between "),
+        ("method = 'full'", r"The accuracy of [^<]* with <abbr[^>]*>CADE</abbr> lies between "),
         ("metric = 'accuracy' AND \"group\" <> 'rural'", "has one group of 20 questions or more: "),
     ],
 )

@@ -243,7 +243,8 @@ def _gap(e: RuleEvidence, answers: pd.DataFrame) -> RuleEvidence:
         return e.missing(f"fewer than two groups by {e.level}", n=len(answers))
     answers = answers[answers["group"].isin(names)]
     values = answers[["value"] if e.side else ["before", "value"]].to_numpy()
-    if not values[:, -1].any() and np.isin(values, (0.0, 1.0)).all():
+    counted = np.isin(values, (0.0, 1.0)).all()
+    if not values[:, -1].any() and counted:
         return e.missing("no answer is right, so groups can't be compared", n=len(values))
     group, cluster = answers["group"].to_numpy(dtype=str), answers["cluster"].to_numpy()
     means = stats.group_means(values, group, cluster)
@@ -256,6 +257,8 @@ def _gap(e: RuleEvidence, answers: pd.DataFrame) -> RuleEvidence:
     gap = after if e.side else stats.disparity_change(before, after)
     few = f"a group by {e.level} has {int(gap.clusters[0])} clusters: too few to judge"
     low, high = float(gap.low[0]), float(gap.high[0])
+    if counted:
+        low, high = map(float, np.clip((low, high), -1, 1))
     if e.side:  # of the size
         near, far = sorted((abs(low), abs(high)))
         low, high = (0.0 if low <= 0 <= high else near), far

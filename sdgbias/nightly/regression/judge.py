@@ -27,7 +27,7 @@ from sdgbias.methods import stats
 from sdgbias.methods.stats.intervals import ROUNDING
 from sdgbias.nightly.regression.evidence import AT_LEAST, NAN, RuleEvidence
 from sdgbias.nightly.regression.policy import Policy
-from sdgbias.wording import p_value
+from sdgbias.wording import many, p_value
 
 #: Columns that say what a rule was applied to, and columns of what was measured.
 ABOUT = ("task", "test", "method", "level", "side", "metric")
@@ -47,7 +47,9 @@ def apply_multiplicity(evidence: Sequence[RuleEvidence], policy: Policy) -> list
 
 def _row(e: RuleEvidence, p: float, family: int, policy: Policy) -> dict[str, object]:
     verdict, why = _verdict(e, p, policy)
-    holm = "" if e.few or np.isnan(p) else f"p: Holm over {family} tests, alone {p_value(e.p)}"
+    holm = (
+        "" if e.few or np.isnan(p) else f"p: Holm over {many(family, 'test')}, alone {p_value(e.p)}"
+    )
     return {
         "rule": e.rule.name,
         **{name: getattr(e, name) for name in (*ABOUT, *NUMBERS)},

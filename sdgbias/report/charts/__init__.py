@@ -26,6 +26,7 @@ from sdgbias.wording import labelled
 #: The last columns of every table and tooltip.
 NUMBERS = {"said": "Value", "ci": "95 % CI", "n": "n"}
 WIDTH = 480
+#: Of one width, so that labels take the room that they were given when a still was drawn.
 _FONTS = "Liberation Sans, Arial, Helvetica, sans-serif"
 
 
@@ -150,7 +151,7 @@ def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 #: Colours that `inline` replaces by those of the page, and a chart's settings with them.
 TEXT, _GRID = "#010203", "#040506"
-_ON_PAGES = {"font": "system-ui, sans-serif", "hidden": True}
+_ON_PAGES = {"font": _FONTS, "hidden": True}
 CONFIG = marks.form("style", text=TEXT, grid=_GRID, **_ON_PAGES)
 
 
@@ -235,7 +236,7 @@ def still(figure: Figure, width: int = 0) -> list[str]:
 def still_figure(figure: Figure) -> dict[str, Any]:
     """What a page without scripts shows of a figure: itself, its panels (title, SVG), and the text
     that stands for them."""
-    panels = list(zip(figure.panels, still(figure, 200 if figure.panel else 300), strict=True))
+    panels = list(zip(figure.panels, still(figure, 260 if figure.panel else 300), strict=True))
     return {"figure": figure, "panels": panels, "alt": described(figure)}
 
 
@@ -321,6 +322,6 @@ def described(figure: Figure) -> str:
     rest = len(frame) - len(rows)
     selection = ", ".join(str(frame[c].iloc[0]) for c in figure.filters)
     return (
-        f"{figure.title}. {selection}:"
+        f"{figure.title}{f'. {selection}' if selection else ''}:"
         f" {'; '.join(rows)}{f'; {rest} more in the table' if rest > 0 else ''}."
     )

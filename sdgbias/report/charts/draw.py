@@ -205,7 +205,7 @@ def best(rows: pd.DataFrame, shown: pd.DataFrame) -> dict[str, str]:
     top, others = comparable.loc[at], comparable.drop(index=at)
     unit = wording.unit_of(top["metric"]).replace(wording.NBSP, " ")
     measured = (
-        f"{top['method']} with {top['said']}{unit} ({wording.labelled(top['ci'], '95 % CI')},"
+        f"{top['method']} with {top['said']}{unit} ({wording.labelled(top['ci'], wording.CI)},"
         f" n {top['n']:,}; {top['test']})"
     )
     # an estimate without an interval (too few places) can't be told apart from any other
@@ -241,7 +241,7 @@ def _spread(rows: pd.DataFrame, shown: pd.DataFrame) -> dict[str, Any]:
     return {
         "sort": order,
         "said": WORDS.groups[by].name,
-        "spread": f"{top['method']} of {top['model']} {spread}.",
+        "spread": f"The accuracy of {top['model']} with {top['method']} {spread}.",
         "small": f" Not shown: {many(small, 'value')} over fewer than 20 questions."
         if small
         else "",

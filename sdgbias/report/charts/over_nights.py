@@ -129,6 +129,7 @@ def _point(r: Mapping[str, Any]) -> dict[str, Any]:
     now = 100 * float(r["value"])
     before = now if floor else 100 * float(r["before"])
     ends = [100 * float(r[k]) + (0.0 if floor else before) for k in ("ci_low", "ci_high")]
+    low, high = (min(max(end, 0.0), 100.0) for end in ends)  # where a share can be now
     allowed = 100 * float(r["allowed"])
     down = floor == "at least" if floor else float(r["change"]) < 0
     limit = allowed if floor else before - allowed if down else before + allowed
@@ -136,8 +137,8 @@ def _point(r: Mapping[str, Any]) -> dict[str, Any]:
         "what": words.what(r).removesuffix(", all tests"),
         "before": None if floor else before,
         "now": now,
-        "low": ends[0],
-        "high": ends[1],
+        "low": low,
+        "high": high,
         "limit": limit,
         "said": f"{c['before']} to {c['value']}" if c["before"] else c["value"],
         "ci": c["ci"],

@@ -17,7 +17,7 @@ from sdgbias.report.charts import over_nights
 from sdgbias.report.pages.findings import findings
 from sdgbias.report.reader import AMONG, SQL, Reader, Row, parsed
 from sdgbias.types import PILLARS
-from sdgbias.vocabulary import METHODS
+from sdgbias.vocabulary import METHODS, WORDS, name_in
 
 RUNS, NIGHTS = 30, 60
 _OF_CADE = ("accuracy_gain", "fixed_rate", "broken_rate")
@@ -116,12 +116,14 @@ def _suite(reader: Reader, run: Row) -> dict[str, Any]:
     """The newest run of one suite: headline tables, signature, CADE's gain or disparities, and the
     metric over nights."""
     cells = reader.ask(
-        f"""SELECT task, metric, method, test, pillar, indicator, "value", n, ci_low, ci_high
-           FROM {store.NUMBERS} WHERE study = 'headline' AND run_id = $run
+        f"""SELECT task, metric, method, test, pillar, indicator, "value", n, ci_low, ci_high,
+           missing_reason FROM {store.NUMBERS} WHERE study = 'headline' AND run_id = $run
            AND list_contains($methods, method) AND indicator IN ('all', 'all-52')
            AND NOT coalesce(starts_with(missing_reason, 'needs '), false) ORDER BY ALL""",
         {"run": run["run_id"], "methods": list(METHODS)},
     )
+    for cell in cells:
+        cell["reason"] = name_in(WORDS.missing_reasons, cell["missing_reason"] or "not defined")
     suite = suites.named(run["suite"])
     whole = _where(cells, indicator={"all"}, pillar={"all"})
     heads = []
