@@ -175,7 +175,7 @@ def _read_slowly(
     engine: Backend, reader: ImageReader, rows: pd.DataFrame, folder: Path
 ) -> Callable[[float], tuple[float, int]]:
     slow = SlowReader(reader)
-    spec = ModelSpec(engine.name, engine.name, "hf", "m", "1", "candidate", batch_size=64)
+    spec = ModelSpec("m", "M", "hf", "m", "1", "candidate", batch_size=64)
 
     def score(seconds: float) -> tuple[float, int]:
         slow.seconds, slow.read = seconds, 0

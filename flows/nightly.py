@@ -16,13 +16,9 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
-import subprocess
 import sys
 import time
-import urllib.request
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -34,48 +30,14 @@ from sdgbias import locks, progress
 from sdgbias.errors import InfrastructureError, RegressionBreach, SdgbiasError
 from sdgbias.nightly import process, records, schedule
 from sdgbias.nightly.night_options import OF_ONE_NIGHT, NightOptions, parse, takes_night_options
+from sdgbias.nightly.prefect_server import ENV_API, free_port, server, wait_for
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
 
-ENV_API = "PREFECT_API_URL"
 NIGHTLY, SCORE = "nightly/nightly", "score/score"
-PATIENCE = 300.0  # seconds for a server to answer
 PAUSE = 5.0  # seconds before a server that ended is started again
 WatchOption = Annotated[bool, typer.Option("--watch", help="Also look at the hub every day.")]
-
-
-def server(
-    port: int, log: Path, environment: Mapping[str, str]
-) -> AbstractContextManager[subprocess.Popen[bytes]]:
-    """Prefect's server on 127.0.0.1, until the end of the block; it may not answer yet."""
-    prefect = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1"]
-    return process.beside([*prefect, "--port", str(port)], log, environment)
-
-
-def wait_for(port: int, running: subprocess.Popen[bytes], log: Path) -> None:
-    """Wait until a server answers. Raises InfrastructureError when it has ended, or doesn't."""
-    deadline = time.monotonic() + PATIENCE
-    while running.poll() is None and time.monotonic() < deadline:
-        with suppress(OSError):
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/api/health", timeout=5).close()
-            return
-        time.sleep(0.1)
-    why = process.last_error(log)
-    raise InfrastructureError(f"Prefect's server is not ready: {why}; see {log}")
-
-
-def free_port(port: int = 0) -> int:
-    """This port of 127.0.0.1, or any free one for 0. Raises InfrastructureError if it is taken."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError as error:
-            raise InfrastructureError(
-                f"port {port} on 127.0.0.1: {error.strerror}; choose a free one: --port {port + 1}"
-            ) from None
-        return int(probe.getsockname()[1])
 
 
 def settings_of(*groups: str) -> dict[str, str]:

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -33,17 +33,18 @@ from sdgbias.types import FACET
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Where an image sets it, each of the 25 processes would compile everything that it imports.
-_UNSET = ("PYTHONDONTWRITEBYTECODE",)
 
-
-def environment() -> dict[str, str]:
-    """The environment of everything that the tour starts."""
+def environment(*groups: str) -> dict[str, str]:
+    """The environment of everything that the tour starts, with these groups of Prefect's
+    settings."""
     from sdgbias.files import packaged_yaml
 
-    quiet: dict[str, str] = packaged_yaml("prefect.yaml")["quiet"]
+    settings: dict[str, dict[str, str]] = packaged_yaml("prefect.yaml")
+    variables = {
+        name: text for group in ("quiet", *groups) for name, text in settings[group].items()
+    }
     # a key in the environment is for other work than synthetic data
-    variables = {**quiet, "WANDB_MODE": "offline", **os.environ}
+    variables |= {"WANDB_MODE": "offline", **os.environ}
     home = Path(variables.setdefault("PREFECT_HOME", str(Path("results/.prefect").resolve())))
     home.mkdir(parents=True, exist_ok=True)
     # Prefect looks for it in the user's own folder otherwise, and warns where there is none
@@ -51,8 +52,8 @@ def environment() -> dict[str, str]:
     # two small models share the cores: a thread that waits for the others leaves its core to them
     variables.setdefault("OMP_NUM_THREADS", str(os.cpu_count() or 1))
     variables.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    for name in _UNSET:
-        variables.pop(name, None)
+    # where an image sets it, each of the 25 processes would compile everything that it imports
+    variables["PYTHONDONTWRITEBYTECODE"] = ""
     # tools of the same environment (dvc calls sdgbias) must be found even when it is not activated
     variables["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{variables.get('PATH', '')}"
     return variables
@@ -63,15 +64,16 @@ def _step(
     command: list[str],
     fine: tuple[int, ...] = (0,),
     as_json: bool = False,
+    more: Mapping[str, str] | None = None,
 ) -> None:
-    """Run one command of the tour: its stage is on this command's line, its output above it, or on
-    standard error where standard output is one JSON value."""
+    """Run one command of the tour, with ``more`` in its environment: its stage is on this command's
+    line, its output above it, or on standard error where standard output is one JSON value."""
     shown = " ".join(Path(c).name if c == sys.executable else c for c in command)
     typer.echo(f"\n== {title}: {shown}", err=as_json)
     progress.update(title)
     with subprocess.Popen(
         command,
-        env=environment(),
+        env=environment() | dict(more or {}),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -97,8 +99,30 @@ def _compiled() -> Iterator[subprocess.Popen[bytes]]:
     compiler = [sys.executable, "-m", "sdgbias.methods.compiled"]
     single = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
     log = Path(variables["PREFECT_HOME"]) / "compiler.log"
-    with process.beside(compiler, log, variables | single, _UNSET) as kernels:
+    with process.beside(compiler, log, variables | single) as kernels:
         yield kernels
+
+
+@contextmanager
+def _prefect() -> Iterator[Callable[[], dict[str, str]]]:
+    """Beside the block the night's server makes its database and starts, a quarter of a minute in
+    a new project. Yields what waits for it and says, as variables, where it is; nothing where one
+    is named already."""
+    from sdgbias.nightly.prefect_server import ENV_API, free_port, server, wait_for
+
+    if ENV_API in os.environ:
+        yield dict
+        return
+    variables, port = environment("flows", "by_hand"), free_port()
+    log = Path(variables["PREFECT_HOME"]) / "server.log"
+    with server(port, log, variables) as running:
+
+        def address() -> dict[str, str]:
+            progress.update("waiting for Prefect's server")
+            wait_for(port, running, log)
+            return {ENV_API: f"http://127.0.0.1:{port}/api"}
+
+        yield address
 
 
 def _at_a_time() -> int:
@@ -144,14 +168,15 @@ def demo(
     if not Path("dvc.yaml").is_file():
         raise UsageError("no dvc.yaml here; run `sdgbias demo` in the folder of the project")
     began = time.monotonic()
-    with _compiled() as compiler:
+    with _compiled() as compiler, _prefect() as address:
         with lock_apart():
             _step("data", [sys.executable, "-m", "dvc", "repro", "--quiet"], as_json=as_json)
         progress.update("compiling")
         compiler.wait()
         night = [sys.executable, "-m", "flows.nightly", "--results", str(results)]
         options = ["--report", str(report), "--jobs", str(_at_a_time())]
-        _step("nightly", [*night, *options], (0, RegressionBreach.exit_code), as_json)
+        fine = (0, RegressionBreach.exit_code)
+        _step("nightly", [*night, *options], fine, as_json, address())
     from sdgbias.report.build import ReportPages
     from sdgbias.report.layout import OVERVIEW
 
