@@ -129,6 +129,30 @@ def test_the_gain_of_cade_is_stated_as_its_interval_says(
     assert f"improves the accuracy of {name}." in of_cade(rows[:1])
 
 
+@pytest.mark.parametrize(("after", "closer"), [(0.35, True), (0.5, False)])
+def test_a_direction_is_closer_where_the_intervals_dont_overlap(
+    reader: Reader,
+    table: dict[str, Any],
+    found: Cells,
+    monkeypatch: pytest.MonkeyPatch,
+    after: float,
+    closer: bool,
+) -> None:
+    """60 % optimistic before CADE, a third of the right answers; each within 10 points."""
+    value = {"q_only": 0.6, "full": 0.6, "cade": after}
+
+    def answered(cells: Cells, model: str, pillar: str, method: str) -> dict[str, Estimate]:
+        of = {"pessimistic": 0.0, "conservative": 0.0, "optimistic": value[method]}
+        return {way: Estimate(v, 490, v - 0.1, v + 0.1, 60) for way, v in of.items()}
+
+    monkeypatch.setattr(first_screen, "answered", answered)
+    rows = [row for row in table["rows"] if row["model"] == "tiny-llava"]
+    _, answer, *_ = first_screen.answers(reader, table | {"rows": rows}, found, None, [])
+    of = "tiny-llava" if closer else "no model"
+    assert f"closer to its share of the right answers for {of}." in answer.lead
+    assert ("after CADE (the intervals overlap)" in answer.numbers) != closer
+
+
 def of_people(value: float, low: float, high: float) -> dict[str, Any]:
     ends = {"ci_low": low, "ci_high": high, "clusters": 60}
     return {"metric": "disparity", "value": value, "n": 60, **ends}

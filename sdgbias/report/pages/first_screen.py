@@ -206,18 +206,19 @@ def _debiasing(
         nearer = [
             model
             for model, (_, before, after, right) in moved.items()
-            if abs(after.value - right) < abs(before.value - right)
+            if abs(after.value - right) < abs(before.value - right) and _apart(before, after)
         ]
         lead.append(
-            f"For {_of(nearer, moved)} CADE brings the over-represented direction closer to its"
-            " share of the right answers."
+            "CADE brings the over-represented direction closer to its share of the right answers"
+            f" for {_of(nearer, moved)}."
         )
         for model in _most(moved, lambda m: moved[m][1].value - moved[m][3], moved):
             way, before, after, right = moved[model]
+            overlap = "" if _apart(before, after) else " (the intervals overlap)"
             numbers.append(
                 f"{model}: {wording.percent(before)} {way} with all evidence"
-                f" {wording.written(before).aside}, {wording.written(after)} after CADE; right"
-                f" answers {wording.amount(right, 'accuracy')}."
+                f" {wording.written(before).aside}, {wording.written(after)} after CADE{overlap};"
+                f" right answers {wording.amount(right, 'accuracy')}."
             )
     if gains:
         better, worse = ([m for m, e in gains.items() if wording.sign_of(e) == s] for s in (1, -1))
@@ -244,6 +245,11 @@ def _excess(
     right = {d: e.value for d, e in truth[0].shares.items()}
     way = max(DIRECTIONS, key=lambda d: before[d].value - right[d])
     return way, before[way], after[way], right[way]
+
+
+def _apart(one: Estimate, other: Estimate) -> bool:
+    """Whether two intervals don't overlap; one that is missing reaches everywhere."""
+    return one.high < other.low or other.high < one.low
 
 
 def _recognition(
