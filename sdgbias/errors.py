@@ -164,5 +164,7 @@ def argument(path: object) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text; without any, the name of its class."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    """The first line of an error's text, with the second where it ends in a colon; without any, the
+    name of its class."""
+    first, *more = str(error).strip().splitlines() or [type(error).__name__]
+    return f"{first} {more[0].strip()}" if first.endswith(":") and more else first

@@ -92,7 +92,7 @@ def understood(
     another form; ``fault`` says so, ``onward`` is the advice at the end of the message."""
     try:
         yield
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         cause = getattr(error, "strerror", None) or (str(error).splitlines() or [""])[0]
         if isinstance(error, KeyError):
             cause = f"{cause} is missing"

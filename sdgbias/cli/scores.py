@@ -264,7 +264,7 @@ def _require(model: str) -> None:
 def spec_of(root: Path, model: str) -> ModelSpec:
     """The entry of a name; for a folder or hub id, the entry that `register-model` would propose
     if it had none, so that no settings of another model of this folder are used."""
-    from sdgbias.errors import RegistryError
+    from sdgbias.errors import RegistryError, argument
     from sdgbias.registry import entries
 
     if _is_name(model):
@@ -276,8 +276,8 @@ def spec_of(root: Path, model: str) -> ModelSpec:
     proposal = propose.propose(model, root, host, propose.Request(), propose.NO_ENTRY)
     if proposal.obstacle:
         raise RegistryError(
-            f"{model}: {proposal.obstacle}; what else can be done: sdgbias register-model {model}"
-            " --dry-run"
+            f"{model}: {proposal.obstacle}; what else can be done: sdgbias register-model"
+            f" {argument(model)} --dry-run"
         )
     return proposal.spec
 

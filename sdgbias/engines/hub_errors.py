@@ -20,6 +20,7 @@ from sdgbias.errors import (
     ModelError,
     RegistryError,
     SdgbiasError,
+    argument,
     first_line,
 )
 from sdgbias.registry import hub
@@ -77,7 +78,7 @@ def _never(spec: ModelSpec, folder: Path | None, error: BaseException) -> str:
     if "trust_remote_code" in text:
         return (
             "it needs the repository's own code; read it, then: sdgbias register-model"
-            f" {folder or spec.repo} --trust-remote-code --notes WHO_READ_IT --overwrite"
+            f" {argument(folder or spec.repo)} --trust-remote-code --notes WHO_READ_IT --overwrite"
         )
     if "does not recognize this architecture" in text or "Unrecognized model in" in text:
         kind = re.search(r"model type `([^`]+)`", text)
@@ -109,7 +110,7 @@ def _damaged(folder: Path | None, error: BaseException) -> str:
     for path in sorted(folder.glob("*.json")):
         try:
             whole = isinstance(json.loads(path.read_text(encoding="utf-8")), dict)
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             whole = False
         if not whole:
             return f"{path.name} is no JSON object, cut off or edited; copy the folder again"

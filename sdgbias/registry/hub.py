@@ -9,9 +9,10 @@ withdrawn, unreachable. HF_ENDPOINT sets another hub, HF_HUB_ETAG_TIMEOUT the se
 from __future__ import annotations
 
 import json
+import re
 import struct
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date
@@ -120,6 +121,14 @@ class ModelFacts:
         return "float32" if self.params and self.weight_bytes / self.params > 3 else "bfloat16"
 
 
+def loaded(names: Iterable[str]) -> list[str]:
+    """The safetensors among a repository's files from which transformers loads: others beside them
+    (Mistral's consolidated.safetensors) hold the same weights once more."""
+    shards = [name for name in names if name.endswith(".safetensors")]
+    whole = [name for name in shards if name == "model.safetensors"]
+    return whole or [s for s in shards if re.fullmatch(r"model-\d+-of-\d+\.\w+", s)] or shards
+
+
 def commit(repo: str, revision: str | None = None) -> ModelFacts:
     """The commit that a branch, tag or commit stands for (default: the main branch), and its files.
     One request. Errors: RegistryError (no such repository or revision), Gated, ExpiredToken,
@@ -135,11 +144,12 @@ def commit(repo: str, revision: str | None = None) -> ModelFacts:
     except Exception as error:
         raise plain(repo, revision, error) from None
     files = info.siblings or ()
+    shards = loaded(f.rfilename for f in files)
     return replace(
         _stated(info),
         repo=repo,
         files={f.rfilename: str(f.lfs.sha256 if f.lfs else f.blob_id or "") for f in files},
-        weight_bytes=sum(int(f.size or 0) for f in files if f.rfilename.endswith(".safetensors")),
+        weight_bytes=sum(int(f.size or 0) for f in files if f.rfilename in shards),
     )
 
 

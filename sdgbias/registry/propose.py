@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from sdgbias.errors import HubUnreachable, RegistryError, UsageError, one_of
+from sdgbias.errors import HubUnreachable, RegistryError, UsageError, argument, one_of
 from sdgbias.registry import hub, machine
 from sdgbias.registry.entries import (
     HUB_ID,
@@ -190,7 +190,9 @@ def _entry(
     batch_size: int,
 ) -> ModelSpec:
     repo = facts.repo
-    last = repo.rstrip("/").split("/")[-1]
+    # a snapshot of the hub's cache has the name of a commit
+    cached = re.search(r"/models--(?:[^/]+--)?([^/]+)/snapshots/[^/]+$", repo)
+    last = cached[1] if cached else repo.rstrip("/").split("/")[-1]
     stem = re.sub(r"[^a-z0-9._-]+", "-", last.split(":")[-1].lower()).strip("-._") or "model"
     params = float(f"{facts.params / 1e9:.3g}") if facts.params else base.params_b
     notes = wanted.notes or base.notes
@@ -309,8 +311,8 @@ def _judge(repo: str, backend: str, facts: ModelFacts, here: Host, trusted: bool
     if own_code and not trusted:
         raise RegistryError(
             f"{repo}: model_type {kind!r} needs code of its own (auto_map), which isn't run; read"
-            f" it, then: sdgbias register-model {repo} --trust-remote-code --notes 'read by WHO at"
-            " COMMIT'"
+            f" it, then: sdgbias register-model {argument(repo)} --trust-remote-code --notes"
+            " 'read by WHO at COMMIT'"
         )
     if not own_code:
         writer = facts.config.get("transformers_version")

@@ -176,6 +176,8 @@ FAULTS: dict[str, Callable[[Path], Any]] = {
     "a patch size that is none": setting("config.json", vision_config__patch_size="x"),
     "a size that is none": setting("preprocessor_config.json", size="big"),
     "a template that ends early": put("chat_template.jinja", "{% for m in %}"),
+    "a template that divides by zero": put("chat_template.jinja", "{{ 1 / 0 }}"),
+    "a file that nests too deep": put("preprocessor_config.json", "[" * 100_000),
 }
 
 

@@ -266,6 +266,14 @@ def test_what_is_not_to_be_loaded_is_refused(
         propose(f"path:{folder}", root, SMALL, Request(trust_remote_code=True, notes="read by A"))
 
 
+def test_flash_attention_that_cannot_run_here_gives_way(tmp_path: Path) -> None:
+    """Phi-3.5-vision's config.json, for one, asks for it."""
+    plain, asking = (families.write_small(tmp_path / name, "llava") for name in "ab")
+    own_code.change(asking / "config.json", _attn_implementation="flash_attention_2")
+    engines = [load(spec(folder), tmp_path) for folder in (plain, asking)]
+    np.testing.assert_array_equal(*(e.candidate_scores([QUESTION]).logits for e in engines))
+
+
 @pytest.mark.skipif(not importlib.util.find_spec("accelerate"), reason="needs the extra large")
 def test_a_model_that_is_placed_by_its_map_scores_as_before() -> None:
     entry = entries.load(ROOT, "tiny-llava")

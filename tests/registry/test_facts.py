@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from sdgbias.errors import ModelError, RegistryError
+from sdgbias.registry.facts import look
 from sdgbias.registry.propose import propose
 from sdgbias.registry.spec import ModelSpec
-from tests.builders.hub_repositories import SMALL, saved
+from tests.builders.hub_repositories import SMALL, VLM, saved
 
 
 @pytest.mark.parametrize(
@@ -65,3 +66,19 @@ def test_quantised_weights_are_named(root: Path) -> None:
     quantised = saved(root / "q", config | {"quantization_config": {"quant_method": "fp8"}})
     lines = [propose(f"path:{f}", root, SMALL).verdicts[0] for f in (plain, quantised)]
     assert "quantised" not in lines[0] and "weights quantised (fp8)" in lines[1]
+
+
+@pytest.mark.parametrize("whole", ["model.safetensors", "model-00001-of-00001.safetensors"])
+def test_weights_that_lie_there_a_second_time_are_counted_once(whole: str, root: Path) -> None:
+    """Mistral's repositories hold consolidated.safetensors beside the shards of transformers."""
+    folder = saved(root / "m", VLM, (whole, "consolidated.safetensors"))
+    facts = look(f"path:{folder}", "", root)
+    assert facts.params == 2_000_000
+    assert facts.weight_bytes == (folder / whole).stat().st_size
+
+
+def test_a_snapshot_of_the_hubs_cache_is_named_as_its_repository(root: Path) -> None:
+    """The name of its folder is a commit, which looks like a key."""
+    folder = saved(root / "hub/models--open--Llava-7B/snapshots" / ("a1" * 20), VLM)
+    spec = propose(f"path:{folder}", root, SMALL).spec
+    assert (spec.name, spec.title) == ("llava-7b", "Llava-7B")

@@ -153,6 +153,20 @@ def test_a_direction_is_closer_where_the_intervals_dont_overlap(
     assert ("after CADE (the intervals overlap)" in answer.numbers) != closer
 
 
+def test_a_gain_without_an_interval_includes_nothing(
+    reader: Reader, table: dict[str, Any], found: Cells
+) -> None:
+    """Its questions are about too few places for one."""
+    [at] = [i for i, c in enumerate(table["columns"]) if c.metric == "accuracy_gain"]
+    row = next(r for r in table["rows"] if r["model"] == "tiny-llava")
+    gain = row["cells"][at]
+    without = gain["row"] | {"ci_low": None, "ci_high": None, "clusters": 4}
+    cells = [*row["cells"][:at], gain | {"row": without}, *row["cells"][at + 1 :]]
+    rows = [row | {"cells": cells}]
+    _, answer, *_ = first_screen.answers(reader, table | {"rows": rows}, found, None, [])
+    assert "no interval" in answer.numbers and "includes zero" not in answer.numbers
+
+
 def of_people(value: float, low: float, high: float) -> dict[str, Any]:
     ends = {"ci_low": low, "ci_high": high, "clusters": 60}
     return {"metric": "disparity", "value": value, "n": 60, **ends}

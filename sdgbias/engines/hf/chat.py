@@ -30,7 +30,7 @@ TODAY = datetime(2024, 7, 26)
 #: Two prompts whose rendered text stands for a template: without a picture and with one.
 PROBES = (Prompt("Question?", LETTERS), Prompt("Question?", LETTERS, (b"",), "probe"))
 #: What a template raises that can't be rendered with these messages.
-UNRENDERED = (TemplateError, TypeError, ValueError, LookupError)
+UNRENDERED = (TemplateError, TypeError, ValueError, LookupError, ArithmeticError)
 #: How a template that takes content as one text writes a list of parts.
 _PARTS = "{'type': "
 _SHOWN = 8

@@ -29,10 +29,10 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
     MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES,
 )
-from transformers.utils import cached_file
+from transformers.utils import cached_file, is_flash_attn_2_available
 
 from sdgbias.engines.fingerprint import pinned
-from sdgbias.engines.hf.model import keep_greedy, keep_precise, memory_errors
+from sdgbias.engines.hf.model import attention, keep_greedy, keep_precise, memory_errors
 from sdgbias.engines.hub_errors import translate
 from sdgbias.engines.options import HfOptions, read
 from sdgbias.errors import ModelError, SdgbiasError
@@ -151,21 +151,26 @@ class Repository:
             config = self.config()
             if why := classifies((getattr(config, "architectures", None) or [""])[0]):
                 raise ModelError(f"{self.spec.name}: {self.spec.repo}: {why}")
+            flash = is_flash_attn_2_available() and self.spec.dtype != "float32"
+            options: dict[str, Any] = {"config": config}
+            if "flash" in attention(config) and not flash:  # the library's choice instead
+                options["attn_implementation"] = None
             named = getattr(config, "auto_map", None) or {}
             reference = next((named[name] for name in _OWN if name in named), None)
             if reference and self.spec.trust_remote_code:
                 model_class = add_generation_mixin_to_remote_model(
                     get_class_from_dynamic_module(reference, self.source, **self.revision)
                 )
-                return partial(model_class.from_pretrained, config=config)
+                return partial(model_class.from_pretrained, **options)
+        auto: Any = AutoModelForCausalLM
         kind, thinker = config.model_type, getattr(config, "thinker_config", None)
         if thinker is not None and thinker.model_type in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
-            return partial(AutoModelForImageTextToText.from_pretrained, config=thinker)
-        if kind in visual() and kind not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
-            return AutoModelForMultimodalLM.from_pretrained
-        if kind in visual() or self.spec.pictured:
-            return AutoModelForImageTextToText.from_pretrained
-        return AutoModelForCausalLM.from_pretrained
+            auto, options = AutoModelForImageTextToText, {**options, "config": thinker}
+        elif kind in visual() and kind not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
+            auto = AutoModelForMultimodalLM
+        elif kind in visual() or self.spec.pictured:
+            auto = AutoModelForImageTextToText
+        return partial(auto.from_pretrained, **options)
 
 
 def load_model(spec: ModelSpec, root: Path) -> tuple[Any, torch.device]:

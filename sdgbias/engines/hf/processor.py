@@ -16,7 +16,7 @@ from transformers.utils import CONFIG_NAME, IMAGE_PROCESSOR_NAME, PROCESSOR_NAME
 from sdgbias.engines.hf.chat import PROBES, UNRENDERED, Chat, TextProcessor
 from sdgbias.engines.hf.load import Repository
 from sdgbias.engines.options import WeightOptions, read
-from sdgbias.errors import ModelError, RegistryError
+from sdgbias.errors import ModelError, RegistryError, argument
 from sdgbias.registry.facts import code_elsewhere
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.types import IMAGE_FREE
@@ -55,8 +55,8 @@ def load_processor(spec: ModelSpec, root: Path) -> Any:
                 raise ModelError(
                     f"{spec.name}: {spec.repo} has a tokenizer and no processor for pictures; a"
                     f" language model has views: [{', '.join(IMAGE_FREE)}] in registry/models/"
-                    f"{spec.name}.yaml: sdgbias register-model {spec.repo} --name {spec.name}"
-                    " --overwrite"
+                    f"{spec.name}.yaml: sdgbias register-model {argument(spec.repo)}"
+                    f" --name {spec.name} --overwrite"
                 )
             processor = TextProcessor(processor)
         else:

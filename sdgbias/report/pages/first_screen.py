@@ -214,7 +214,9 @@ def _debiasing(
         )
         for model in _most(moved, lambda m: moved[m][1].value - moved[m][3], moved):
             way, before, after, right = moved[model]
-            overlap = "" if _apart(before, after) else " (the intervals overlap)"
+            # false without an interval
+            touch = before.low <= after.high and after.low <= before.high
+            overlap = " (the intervals overlap)" if touch else ""
             numbers.append(
                 f"{model}: {wording.percent(before)} {way} with all evidence"
                 f" {wording.written(before).aside}, {wording.written(after)} after CADE{overlap};"
@@ -227,7 +229,7 @@ def _debiasing(
         lead.append(f"{subject} improves the accuracy of {_of(better, gains)}{lowers}.")
         numbers += [
             f"Change in accuracy of {m}: {wording.written(gains[m], 'accuracy_gain')}"
-            f"{'' if wording.sign_of(gains[m]) else ', which includes zero'}."
+            f"{', which includes zero' if gains[m].low <= 0 <= gains[m].high else ''}."
             for m in _most(gains, lambda m: abs(gains[m].value), gains)
         ]
     question = "What does CADE take out, and at what price?"
