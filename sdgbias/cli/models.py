@@ -38,6 +38,7 @@ from sdgbias.errors import (
     SdgbiasError,
     StoreError,
     UsageError,
+    argument,
     one_of,
 )
 from sdgbias.progress import update
@@ -269,6 +270,7 @@ def remove_model(
     case.
     """
     from sdgbias.registry import entries
+    from sdgbias.wording import many
 
     root, spec = registered(name)
     if not confirmed(yes, f"Remove {name} ({spec.state})?"):
@@ -276,8 +278,11 @@ def remove_model(
         return
     path = entries.remove(root, name)
     runs = list(query_table(results, "runs", model=name)["run_id"]) if results.exists() else []
-    kept = f" {len(runs)} of its runs stay in {results}." if runs else ""
-    onward = f"sdgbias store remove {runs[0]}" if runs else "sdgbias models"
+    kept, onward = "", "sdgbias models"
+    if runs:
+        stay = many(len(runs), "of its runs stays", "of its runs stay")
+        kept = f" {stay} in {results}."
+        onward = f"sdgbias store remove {runs[0]} --results {argument(results)}"
     typer.echo(f"{path}: removed.{kept} Next: {onward}")
 
 

@@ -137,12 +137,13 @@ def _plan_lines(summary: Mapping[str, Any], skipped: Sequence[Skipped], host: in
             f"  skipped: {len(candidates)} candidate{s}, scored only when enabled: sdgbias models"
             " --state candidate"
         )
-    by_reason: dict[str, dict[str, None]] = {}
+    by_reason: dict[str, dict[str, str]] = {}
     for one in skipped:
         if one.model not in candidates:
             reason = re.sub(rf"(?<![\w.-]){re.escape(one.model)}(?![\w.-])", "NAME", one.reason)
-            by_reason.setdefault(reason, {})[one.model] = None
+            by_reason.setdefault(reason, {})[one.model] = one.reason
     for reason, models in by_reason.items():
+        reason = reason if len(models) > 1 else "".join(models.values())
         yield f"  skipped: {reason}: {', '.join(models)}"
     yield f"then: {', '.join(summary['steps'])}"
     for name, why in summary["not_due"].items():

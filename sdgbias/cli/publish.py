@@ -20,7 +20,7 @@ from sdgbias.cli.options import (
     choice,
     print_json,
 )
-from sdgbias.errors import InfrastructureError, UsageError
+from sdgbias.errors import InfrastructureError, UsageError, argument
 from sdgbias.files import write_atomically
 from sdgbias.progress import update
 
@@ -153,7 +153,7 @@ def log(
         raise InfrastructureError(
             f"W&B: {len(failed)} of {len(runs)} runs left out, {failed[0].run_id}:"
             f" {failed[0].failed}; the results are as before, again: sdgbias wandb log --results"
-            f" {results}{more}"
+            f" {argument(results)}{more}"
         )
 
 

@@ -48,7 +48,7 @@ def keep(
     compare.
     """
     from sdgbias.store import maintenance
-    from sdgbias.wording import size
+    from sdgbias.wording import many, size
 
     planned = (
         maintenance.apply(results, nights, per_model, datetime.now(UTC))
@@ -58,7 +58,7 @@ def keep(
     going = planned[planned["kept"] == ""]
     kept = planned.loc[planned["kept"] != "", "kept"].value_counts().sort_index()
     for why, n in () if as_json else kept.items():
-        typer.echo(f"kept, {why}: {n} runs", err=True)
+        typer.echo(f"kept, {why}: {many(n, 'run')}", err=True)
     if as_json:
         print_json({"applied": apply, "runs": planned})
         return
@@ -147,13 +147,14 @@ def _print_sizes(about: Mapping[str, Any]) -> None:
         ("DuckDB file", about["duckdb_bytes"], ""),
         ("Parquet files", about["details_bytes"], f"in {about['details']}"),
         *(
-            (f"  {name}", table["bytes"], f"{table['files']:,} files, {table['rows']:,} rows")
-            for name, table in about["tables"].items()
+            (f"  {name}", of["bytes"], f"{many(of['files'], 'file')}, {many(of['rows'], 'row')}")
+            for name, of in about["tables"].items()
         ),
-        ("score caches", caches["bytes"], f"{caches['files']:,} files"),
-        ("orphans", orphans["bytes"], f"{orphans['files']:,} files; sdgbias store compact"),
+        ("score caches", caches["bytes"], many(caches["files"], "file")),
+        ("orphans", orphans["bytes"], f"{many(orphans['files'], 'file')}; sdgbias store compact"),
     ]
     for name, n_bytes, note in rows:
         typer.echo(f"  {name:16} {size(n_bytes):>10}  {note}".rstrip())
     if n := about["runs_without_details"]:
-        typer.echo(f"  {n:,} runs keep their metrics only, since sdgbias store keep")
+        keep = many(n, "run keeps its", "runs keep their")
+        typer.echo(f"  {keep} metrics only, since sdgbias store keep")

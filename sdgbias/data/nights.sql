@@ -82,7 +82,8 @@ SELECT t.*, coalesce(max(v.night), '') AS judged,
                     WHERE verdict = 'BREACH') AS in_breach,
        coalesce((SELECT last(reason) FROM accepted WHERE run_id = t.run_id), '') AS accepted
 FROM (SELECT night, model, suite, run_id FROM night_outcomes
-      WHERE night = $night AND outcome IN ('published', 'unchanged') AND coalesce(run_id, '') <> ''
+      WHERE night = $night AND outcome IN ('published', 'unchanged')
+            AND run_id IN (SELECT run_id FROM runs)
       UNION ALL
       SELECT $by_hand || run_id, model, suite, run_id FROM runs
       WHERE list_contains($runs, run_id)) t

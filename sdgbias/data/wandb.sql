@@ -1,7 +1,7 @@
 -- What `sdgbias wandb` reads. $run_id: a run; $night, $model, $suite: its model in a night.
 
 -- name: nights
-SELECT night, bool_or(run_id <> '') AS has_runs
+SELECT night, bool_or(run_id IN (SELECT run_id FROM runs)) AS has_runs
 FROM (SELECT night, '' AS run_id FROM nights UNION SELECT night, run_id FROM night_outcomes)
 GROUP BY night ORDER BY night
 
@@ -9,7 +9,7 @@ GROUP BY night ORDER BY night
 -- The facts of a night by the names that they have in W&B.
 SELECT run_id, outcome AS "night/outcome", attempts AS "night/attempts", seconds AS "night/seconds", scored AS "night/scored",
        planned AS "night/planned", failed AS "night/failed"
-FROM night_outcomes WHERE night = ? AND run_id <> '' ORDER BY model, suite
+FROM night_outcomes WHERE night = ? AND run_id IN (SELECT run_id FROM runs) ORDER BY model, suite
 
 -- name: ids
 SELECT count(*) AS rows, sha256(coalesce(string_agg(item_id, chr(10) ORDER BY task, item_id), '')) AS sha256_of_item_ids

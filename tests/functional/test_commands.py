@@ -273,6 +273,7 @@ def test_retention_removes_details_and_says_what_is_left(results: Path, tmp_path
     assert "Details of 1 of 3 runs would be removed" in ok(keep)
     assert len(store.query(path, "SELECT DISTINCT run_id FROM scores")) == 3
     assert "Details of 1 of 3 runs are removed" in ok(f"{keep} --apply")
+    assert "  1 run keeps its metrics only" in ok(f"store check --results {path}")
     left = store.query(path, "SELECT DISTINCT run_id FROM scores")["run_id"]
     assert set(left) == set(store.run_ids(path)) - {older}
     assert len(store.query(path, "SELECT DISTINCT run_id FROM metrics")) == 3

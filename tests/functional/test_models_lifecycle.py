@@ -66,7 +66,8 @@ def test_a_model_added_by_mistake_is_removed(root: Path, tmp_path: Path) -> None
     store.publish(results, record | {"finished_at": "2026-11-20T00:00:00"}, {})
     printed = ok(f"models remove typo --results {results}", registry=root)
     assert not path.exists() and (root / "registry/models/m.yaml").exists()
-    assert f"1 of its runs stay in {results}. Next: sdgbias store remove typo-1" in printed
+    onward = f"sdgbias store remove typo-1 --results {results}"
+    assert f"1 of its runs stays in {results}. Next: {onward}" in printed
     printed = ok(f"store remove typo-1 --results {results}")
     assert "1 run of typo is removed" in printed and store.run_ids(results) == []
     assert "unknown run 'typo-1'" in refused(7, f"store remove typo-1 --results {results}")

@@ -299,8 +299,8 @@ def test_given_a_dry_run_then_it_says_how_many_gpus_each_model_takes(
     s = settings(tmp_path, "planted")
     for name, size in (("a-four", 4), ("d-nine", 9)):
         vllm_entry(tmp_path, name, tensor_parallel_size=size, gpu="h100")
-    for name in ("new-1", "new-2"):
-        reason = f"it hung: sdgbias models enable {name}"
+    for name, fault in (("new-1", "hung"), ("new-2", "hung"), ("new-3", "fell")):
+        reason = f"it {fault}: sdgbias models enable {name}"
         entry(tmp_path, name, state="quarantined", until="2099-01-01", reason=reason)
     night.print_plan(s, as_json=False)
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
@@ -311,6 +311,9 @@ def test_given_a_dry_run_then_it_says_how_many_gpus_each_model_takes(
     ]
     reason = "quarantined until 2099-01-01: it hung: sdgbias models enable NAME"
     assert f"skipped: {reason}: new-1, new-2" in lines, "one line for all of them"
+    assert [line for line in lines if "fell: sdgbias models enable new-3" in line], (
+        "its own command"
+    )
     night.print_plan(s, as_json=True)
     jobs = json.loads(capsys.readouterr().out)["jobs"]
     assert [job["gpus"] for job in jobs] == [4, 9, 0]

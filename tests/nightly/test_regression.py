@@ -19,6 +19,7 @@ from sdgbias.errors import UsageError
 from sdgbias.nightly import regression
 from sdgbias.nightly.regression import baseline, measured, policy
 from sdgbias.nightly.regression.measured import RunAnswers, paired
+from sdgbias.store import maintenance
 from tests.builders.nights import (
     FIRST,
     LOST,
@@ -214,8 +215,16 @@ def test_given_earlier_runs_then_the_last_good_one_is_compared(
     base, why = baseline.last_good(results, TWO)
     assert (base, why.partition(" RUN")[0]) == (
         "",
-        "all 1 earlier runs are in breach; accept one: sdgbias gate accept",
+        f"the only earlier run, {ONE}, is in breach; accept it: sdgbias gate accept",
     )
+
+
+def test_given_a_run_that_was_removed_then_the_others_of_its_night_are_judged(
+    written: Path, tmp_path: Path
+) -> None:
+    results = copied(written, tmp_path / "r.duckdb")
+    maintenance.remove(results, [ONE])
+    assert [t.run_id for t in baseline.of_night(results, FIRST)] == [f"{STEADY}-1"]
 
 
 def test_given_a_night_a_model_or_a_run_then_its_runs_are_judged(
