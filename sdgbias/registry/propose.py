@@ -305,6 +305,11 @@ def _judge(repo: str, backend: str, facts: ModelFacts, here: Host, trusted: bool
             f"{repo}: model_type {kind!r} has no vision_config, and this transformers knows it"
             " neither as image-text-to-text nor as a language model; choose one of these"
         )
+    if not supported and not own_code and "For" not in (facts.architecture or "For"):
+        raise RegistryError(
+            f"{repo}: an encoder ({facts.architecture}): puts out vectors, no text; choose a model"
+            " that answers"
+        )
     if supported:
         unused = "; its own code (auto_map) isn't run: transformers knows the family"
         return unused if own_code and not trusted else ""

@@ -162,6 +162,7 @@ REFUSALS: dict[str, tuple[str, str, Request]] = {
     "outside": ("local:../x", "", Request()),
     "no such local folder": ("local:nowhere", "", Request()),
     "a newer family": ("local:newer", "", Request()),
+    "an encoder": ("local:encoder", "", Request()),
     "pickles in a folder": ("local:pickles", "", Request()),
     "a shard is missing": ("local:torn", "", Request()),
     "a pointer to weights": ("local:pointer", "", Request()),
@@ -175,6 +176,7 @@ def test_a_model_that_can_not_be_served_is_refused(
     repo, token, wanted = REFUSALS[case]
     monkeypatch.setenv("HF_TOKEN", token)
     saved(root / "newer", {**VLM, "model_type": "brandnew", "transformers_version": "9.1.0"})
+    saved(root / "encoder", {**VLM, "model_type": "clip", "architectures": ["CLIPModel"]})
     saved(root / "pickles", VLM, ("pytorch_model.bin",))
     index = json.dumps({"weight_map": {"a": "model-00002.safetensors"}})
     (saved(root / "torn", VLM) / "model.safetensors.index.json").write_text(index)
