@@ -188,7 +188,7 @@ def listed(
             listing += [_stated(ModelInfo(**{"siblings": None, **one})) for one in response.json()]  # type: ignore[no-untyped-call]
             page, params = response.links.get("next", {}).get("url"), None
     except Exception as error:
-        raise plain(owner or "the hub's list", None, error) from None
+        raise plain(owner or "the hub's list", None, error, "sdgbias models watch") from None
     return sorted(listing, key=lambda one: one.repo) if owner else listing[:limit]
 
 

@@ -23,6 +23,7 @@ PLACES = (
     " context, in %; CADE gain in points; optimistic and pessimistic answers to the bare question,"
     " in %"
 )
+MIXED = ". Different benchmarks: the runs were not made on the same questions; don't compare models"
 PEOPLE = (
     "Pictures of people: value [95 % interval] n. Recall in %; difference of recall between groups,"
     " all classes pooled, in points; n is that of the smaller group"
@@ -46,13 +47,13 @@ def sections(results: Path, model: str = "") -> list[Section]:
     """The tables of the suites that have a finished run, or one of this model. Raises
     StoreError."""
     tables = []
-    for title, (heads, *rows) in (_places(results), _people(results)):
+    for title, (heads, *rows) in (_places(results, model), _people(results)):
         if rows := [row for row in rows if not model or row[0].removesuffix(_PLANTED) == model]:
             tables.append((title, [heads, *rows]))
     return tables
 
 
-def _places(results: Path) -> Section:
+def _places(results: Path, model: str) -> Section:
     with Results(results, wait=30.0).reading() as reader:
         table = matrix.matrix(reader)
     columns: dict[str, list[int]] = {}
@@ -64,7 +65,8 @@ def _places(results: Path) -> Section:
         if row["runs"].get(SDG):
             cells = [_shown(row["cells"][i]) for i in at]
             rows.append((_name(row["model"], row["provenance"]), *cells))
-    return PLACES, rows
+    several = not model and len(table["benchmarks"].get(SDG, ())) > 1
+    return PLACES + several * MIXED, rows
 
 
 def _people(results: Path) -> Section:

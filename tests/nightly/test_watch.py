@@ -193,8 +193,10 @@ def test_given_trouble_of_one_repository_then_it_stops_no_other_and_of_the_hub_a
     hub.into(monkeypatch, tmp_path / "hf", seconds=1)
     lists = ({"owners": (Owner("lab"),)}, {"everyone": (Everyone(),)})
     for rules in (Rules(), *(Rules(commits=False, **one) for one in lists)):
-        with pytest.raises(HubUnreachable, match="can't be reached"):
+        with pytest.raises(HubUnreachable, match="can't be reached") as caught:
             watch.look(root, rules, HERE)
+    # of a list, which isn't a repository that could be registered
+    assert str(caught.value).endswith("later again: sdgbias models watch")
     assert texts(root) == before, "nobody is put aside because the hub is down"
 
 

@@ -14,7 +14,7 @@ from sdgbias.analysis.rows import row, table
 from sdgbias.errors import StoreError
 from sdgbias.methods import stats
 from sdgbias.raw.indicators import DIRECTIONS
-from sdgbias.report import charts, leans
+from sdgbias.report import charts, headlines, leans
 from sdgbias.report.build import write_report
 from sdgbias.report.charts import draw
 from sdgbias.report.pages import findings, first_screen
@@ -87,6 +87,8 @@ def test_bare_runs_of_two_benchmarks_make_a_page_and_names_stay_text(tmp_path: P
     assert "&lt;/script&gt;&lt;b&gt;" in text and "&lt;m&gt;" in text
     assert "<b>" not in text and "<m>" not in text
     assert "Different benchmarks:" in text
+    titles = [headlines.sections(tmp_path / "r.duckdb", model)[0][0] for model in ("", "<m>")]
+    assert ["Different benchmarks:" in title for title in titles] == [True, False]
     assert not (tmp_path / "out" / "questions.html").exists()
 
 
