@@ -316,7 +316,7 @@ class Client(Generic[Key]):
             answer = Completion.model_validate_json(reply.content)
         except ValidationError as error:
             fault = error.errors()[0]
-            why = f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
+            why = ": ".join(filter(None, [".".join(map(str, fault["loc"])), fault["msg"]]))
             raise _Again(f"an answer that is no chat completion ({why})") from None
         failed = answer.error or answer.error_of_choice or answer.finish_reason == "error"
         if failed or answer.choices is None:  # of a gateway whose provider broke off

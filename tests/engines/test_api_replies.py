@@ -113,6 +113,7 @@ ONE_PROMPT: dict[str, tuple[Reply, type[Exception], str]] = {
     "500": (refusal(500, "oops"), *_AFTER_TRIES),
     "provider's 502": (answer("The ans", "error"), *_AFTER_TRIES),
     "gzip": ((200, {"Content-Encoding": "gzip"}, b"no gzip"), *_AFTER_TRIES),
+    "a page": ((200, {}, b"<html>"), InfrastructureError, r"completion \(Invalid JSON"),
     "positive": (named(("A", 2.5)), *_UNREADABLE),
     "nan": (named(("A", math.nan)), *_UNREADABLE),
     "impossible tokens": (tokens(2**31), *_UNREADABLE),
