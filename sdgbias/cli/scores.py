@@ -179,6 +179,14 @@ def evaluate(
 
     if len(model) > 1 and (entry or outcome_file):
         raise UsageError("--entry and --outcome are about one model; name one")
+    model, by_name = list(dict.fromkeys(model)), dict[str, str]()
+    for one in model:
+        if (other := by_name.setdefault(Path(one).name.lower(), one)) != one:
+            raise UsageError(
+                f"{other} and {one} would have one name in the results; rename a folder, or"
+                f" register it under another name: sdgbias register-model {argument(one)} --name"
+                " NAME"
+            )
     if not (entry or outcome_file):
         for name in model:
             _require(name)
