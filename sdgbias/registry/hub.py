@@ -112,12 +112,19 @@ class ModelFacts:
         return machine.weights_gib(params, dtype)
 
     @property
-    def dtype(self) -> str:
+    def stated_dtype(self) -> str:
+        """The dtype of config.json; '' where it states none of ours."""
         text = self.config.get("text_config")
         for config in (self.config, text if isinstance(text, dict) else {}):
             stated = str(config.get("dtype") or config.get("torch_dtype") or "")
             if stated in DTYPES:
                 return stated
+        return ""
+
+    @property
+    def dtype(self) -> str:
+        if self.stated_dtype:
+            return self.stated_dtype
         return "float32" if self.params and self.weight_bytes / self.params > 3 else "bfloat16"
 
 

@@ -236,12 +236,13 @@ def _dtype(wanted: Request, base: ModelSpec, facts: ModelFacts, here: Host) -> t
     given = wanted.dtype or base.dtype
     if given or facts.dtype == "float32" or not facts.params:
         return given or facts.dtype, ""
+    stated = f"config: {facts.stated_dtype}; " if facts.stated_dtype else ""
     if facts.params <= FLOAT32_PARAMS:
-        return "float32", f" (config: {facts.dtype}; small enough for float32)"
+        return "float32", f" ({stated}small enough for float32)"
     gib = machine.need(machine.weights_gib(facts.params, "float32"))
     cpu = not here.machine.gpus and not wanted.gpu  # option gpu: it runs on another machine
     if cpu and machine.fits(gib, max(wanted.tensor_parallel, 1), here.machine):
-        return "float32", f" (config: {facts.dtype}; no GPU here)"
+        return "float32", f" ({stated}no GPU here)"
     return facts.dtype, ""
 
 

@@ -288,6 +288,8 @@ def test_float32_where_half_precision_saves_nothing(root: Path, served: Hub) -> 
     for here in (SMALL, BIG):
         assert dtype(small, here)[0] == "float32"
     assert "float32 (config: bfloat16; small enough for float32)" in dtype(small, SMALL)[1]
+    silent = str(saved(root / "registry" / "weights" / "silent", {**VLM, "dtype": "float64"}))
+    assert "float32 (small enough for float32)" in dtype(silent, SMALL)[1], "states none of ours"
     assert dtype(small, SMALL, dtype="bfloat16")[0] == "bfloat16"
     cpu = replace(SMALL, machine=Machine((), 64.0))  # 7.06 billion: 1.15 x 26.3 + 4 = 34.2 GiB
     assert "float32 (config: bfloat16; no GPU here)" in dtype("open/Llava-7B", cpu)[1]
