@@ -178,6 +178,10 @@ def print_judgements(judgements: list[Judgement], as_json: bool) -> None:
     for j in sorted(judgements, key=lambda j: j.breached):
         compared = f", compared with {j.baseline}" if j.baseline else ""
         gap = "" if many and not j.breached else "\n"
+        if not j.rows:
+            why = "not judged, as the policy has no rule for this suite"
+            typer.echo(f"{gap}{j.target.model} ({j.target.suite}): {why}. {j.target.run_id}")
+            continue
         typer.echo(
             f"{gap}{j.target.model} ({j.target.suite}): {j.verdict}. {j.target.run_id}{compared};"
             f" {words.summary(j.rows)}"

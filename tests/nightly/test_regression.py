@@ -338,6 +338,14 @@ def test_given_people_then_recall_disparity_and_refusals_are_judged(tmp_path: Pa
     assert INSUFFICIENT not in {r["verdict"] for r in j.rows}
 
 
+def test_given_a_policy_without_a_rule_for_a_suite_then_its_runs_are_said_to_be_not_judged(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    target = baseline.Target("n", "m", "sdg", "m-1")
+    print_judgements([regression.Judgement(target, "", [], "", pd.DataFrame())], False)
+    assert "m (sdg): not judged, as the policy has no rule" in capsys.readouterr().out
+
+
 def test_given_many_evaluations_then_only_those_in_breach_are_listed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
