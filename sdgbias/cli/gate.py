@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 gate_app = group("gate", NIGHTS)
 #: Of more evaluations only those in breach are listed rule by rule.
 _LISTED = 4
+NOT_JUDGED = "not judged"
 PolicyOption = Annotated[
     Path | None, Option("--policy", help="Policy file; default: registry/policy.yaml.")
 ]
@@ -179,7 +180,7 @@ def print_judgements(judgements: list[Judgement], as_json: bool) -> None:
         compared = f", compared with {j.baseline}" if j.baseline else ""
         gap = "" if many and not j.breached else "\n"
         if not j.rows:
-            why = "not judged, as the policy has no rule for this suite"
+            why = f"{NOT_JUDGED}, as the policy has no rule for this suite"
             typer.echo(f"{gap}{j.target.model} ({j.target.suite}): {why}. {j.target.run_id}")
             continue
         typer.echo(
@@ -264,7 +265,5 @@ def _end(judgements: list[Judgement], strict: bool) -> None:
         )
     open_ = [j for j in judgements if j.verdict != PASS and not j.target.accepted]
     if strict and open_:
-        raise RegressionBreach(
-            f"--strict: {', '.join(f'{j.target.model} is {j.verdict}' for j in open_)}; see the"
-            " notes above"
-        )
+        verdicts = ", ".join(f"{j.target.model} is {j.verdict or NOT_JUDGED}" for j in open_)
+        raise RegressionBreach(f"--strict: {verdicts}; see the notes above")
