@@ -287,7 +287,21 @@ def spec_of(root: Path, model: str) -> ModelSpec:
             f"{model}: {proposal.obstacle}; what else can be done: sdgbias register-model"
             f" {argument(model)} --dry-run"
         )
-    return proposal.spec
+    spec = proposal.spec
+    registered = entries.load_readable(root)[0].get(spec.name)
+    if registered and _source(root, registered) != _source(root, spec):
+        raise RegistryError(
+            f"{model}: the results would name it {spec.name}, as the model that is registered from"
+            f" {registered.repo}; give it another name: sdgbias register-model {argument(model)}"
+            " --name NAME"
+        )
+    return spec
+
+
+def _source(root: Path, spec: ModelSpec) -> str:
+    """The folder of a model, or its hub id."""
+    kind, _, folder = spec.repo.partition(":")
+    return str((root / folder).resolve()) if kind in ("local", "path") else spec.repo
 
 
 cade_app = group("cade", SCORES, "Tune and apply CADE on the authors' prediction tables.")

@@ -165,6 +165,15 @@ def test_a_template_is_found_wherever_a_repository_holds_it(
     assert load_chat(spec(folder), Path()).render(SHOWN) == text
 
 
+def test_named_templates_without_a_default_are_refused(tmp_path: Path) -> None:
+    """The model got the bare text of each prompt, without a word."""
+    folder = families.write_small(tmp_path / "m", "llava")
+    (folder / "chat_template.jinja").unlink()
+    _in_tokenizer(folder, NAMED[:1])
+    with pytest.raises(ModelError, match="several chat templates and none is named default"):
+        load_chat(spec(folder), Path())
+
+
 def test_settings_of_the_image_processor_are_part_of_the_fingerprint(tmp_path: Path) -> None:
     folder = families.write_small(tmp_path / "qwen", "qwen2_5_vl")
     small = {"max_pixels": 28 * 28 * 4, "min_pixels": 28 * 28}

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from sdgbias.cli import scores
+from sdgbias.errors import RegistryError
 from sdgbias.registry import hub
 from sdgbias.registry.propose import propose
 from sdgbias.scoring import admission
@@ -37,3 +38,18 @@ def test_a_folder_is_evaluated_without_the_settings_of_an_entry_of_it(
     (root / "registry/models/llava-vllm.yaml").write_text(yaml.safe_dump(entry))
     spec = scores.spec_of(root, str(root / "weights/llava"))
     assert (spec.name, spec.backend) == ("llava", "hf") and spec.batch_size != 512
+
+
+def test_a_folder_of_the_name_of_another_model_is_refused(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its run would be the newest one of that model."""
+    monkeypatch.setattr(admission, "here", lambda _: SMALL)
+    for folder in ("weights/llava", "tuned/llava"):
+        saved(root / folder, VLM)
+    entry = {"name": "llava", "title": "L", "backend": "hf", "repo": "local:weights/llava"}
+    entry |= {"revision": "local", "state": "candidate", "reason": "x"}
+    (root / "registry/models/llava.yaml").write_text(yaml.safe_dump(entry))
+    assert scores.spec_of(root, str(root / "weights/llava")).name == "llava"
+    with pytest.raises(RegistryError, match="registered from local:weights/llava; give it another"):
+        scores.spec_of(root, str(root / "tuned/llava"))

@@ -105,11 +105,12 @@ def _refuse_code_elsewhere(files: Repository) -> None:
 
 def template_in(processor: Any) -> str | None:
     """The chat template of a processor, of several named ones 'default'; its tokenizer's, where
-    that alone has one that shows pictures."""
-    template, held = (
-        _default(getattr(part, "chat_template", None))
-        for part in (processor, getattr(processor, "tokenizer", None))
-    )
+    that alone has one that shows pictures. ValueError for named ones without a default."""
+    parts = (processor, getattr(processor, "tokenizer", None))
+    templates = [getattr(part, "chat_template", None) for part in parts]
+    template, held = map(_default, templates)
+    if any(templates) and not (template or held):
+        raise ValueError("it has several chat templates and none is named default")
     if template or not held:
         return template
     processor.chat_template = held
