@@ -33,6 +33,7 @@ from sdgbias.raw.images.named import find_picture
 from sdgbias.raw.images.photos import read_photo
 from sdgbias.raw.images.shards import image_id, store_images
 from sdgbias.types import OPTION_LETTERS, View
+from sdgbias.wording import many
 
 #: Field `kind` of the card.
 KIND = "own"
@@ -266,12 +267,14 @@ def card_of(suite: SuiteFile, items: pd.DataFrame) -> dict[str, Any]:
         share = f"{val.sum()} of {len(val)} questions are val"
         notes.append(f"no column split: {share}, by a hash of the cluster")
     elif mixed:
-        notes.append(f"{mixed} clusters have questions in val and in test: CADE is tuned on them")
+        clusters = many(mixed, "cluster has", "clusters have")
+        notes.append(f"{clusters} questions in val and in test: CADE is tuned on them")
     if not suite.cluster_by:
         notes.append("no cluster_by: each question is its own cluster")
     unknown = (levels == UNKNOWN).sum()
     for name, n in unknown[unknown > 0].items():
-        notes.append(f"group {name}: {n} questions have no value and count as {UNKNOWN}")
+        empty = many(n, "question without a value counts", "questions without a value count")
+        notes.append(f"group {name}: {empty} as {UNKNOWN}")
     return {
         **{"suite": suite.name, "kind": KIND, "title": suite.title, "version": suite.version},
         **{"licence": "", "synthetic": False},
@@ -299,8 +302,9 @@ def summary(card: dict[str, Any]) -> str:
     span = " to ".join(dict.fromkeys((str(options[0]), str(options[-1]))))
     splits = ", ".join(f"{k} {name}" for name, k in n["splits"].items())
     return (
-        f"{n['items_own']} questions with {span} options ({splits}), {n['pictures']} pictures,"
-        f" {n['clusters']} clusters, views {', '.join(card['views'])}"
+        f"{many(n['items_own'], 'question')} with {span} options ({splits}),"
+        f" {many(n['pictures'], 'picture')}, {many(n['clusters'], 'cluster')},"
+        f" views {', '.join(card['views'])}"
     )
 
 

@@ -243,13 +243,15 @@ def evaluate(
 
 def _print_run(name: str, outcome: Outcome, results: Path) -> None:
     """How many prompts a run has, how many were scored now, and why others have no score."""
+    from sdgbias.wording import many
+
     o = outcome
     extra = f", {o.extra:,} more of extra passes" if o.extra else ""
     without = f", {o.unanswerable:,} that it can't answer" if o.unanswerable else ""
     typer.echo(
-        f"{name}: run {o.run_id}: {o.naive:,} cells of the paper's views, {o.planned - o.extra:,}"
-        f" distinct prompts{extra}: {o.scored:,} scored now, {o.cached:,} from the cache,"
-        f" {o.failed} failed{without}"
+        f"{name}: run {o.run_id}: {many(o.naive, 'cell')} of the paper's views,"
+        f" {many(o.planned - o.extra, 'distinct prompt')}{extra}: {o.scored:,} scored now,"
+        f" {o.cached:,} from the cache, {o.failed} failed{without}"
     )
     failures = query_table(results, "failures", [o.run_id]).to_dict("records")
     for f in failures:

@@ -151,7 +151,9 @@ def read_box(text: str) -> tuple[float, float, float, float] | None:
     try:
         box = ast.literal_eval(text)
         x, y, w, h = (float(box[name]) for name in ("x", "y", "width", "height"))
-    except (ValueError, SyntaxError, TypeError, KeyError, MemoryError, RecursionError):
+    except (ValueError, SyntaxError, TypeError, KeyError):
+        return None
+    except (OverflowError, MemoryError, RecursionError):  # digits or brackets without end
         return None
     return (x, y, w, h) if np.isfinite([x, y, w, h]).all() and w > 0 and h > 0 else None
 

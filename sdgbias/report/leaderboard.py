@@ -289,6 +289,12 @@ def _hits(
     return hits, place[np.unique(code, return_index=True)[1]]
 
 
+def smallest_shown(test: stats.PairedTest) -> float:
+    """The difference that the test would show; NaN where its places are too few for an interval,
+    and so for any difference."""
+    return test.mde if test.estimate.low == test.estimate.low else np.nan
+
+
 def _one(
     hits: np.ndarray, place: np.ndarray, names: list[str]
 ) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
@@ -302,7 +308,8 @@ def _one(
         for name, h, letter in zip(names, hits, letters, strict=True)
     ]
     pairs = [
-        {"one": names[i], "other": names[j], "p": test.p, "mde": test.mde} | _columns(test.estimate)
+        {"one": names[i], "other": names[j], "p": test.p, "mde": smallest_shown(test)}
+        | _columns(test.estimate)
         for (i, j), test in tests.items()
     ]
     return places, pairs

@@ -104,6 +104,7 @@ def test_boxes() -> None:
     assert read_box("{'x': 1.5, 'y': 0, 'width': 3, 'height': 4}") == (1.5, 0.0, 3.0, 4.0)
     assert read_box('{"x": 1, "y": 0, "width": 0, "height": 4}') is None
     assert read_box('{"x": 1, "y": 0, "width": 1e999, "height": 4}') is None
+    assert read_box(f'{{"x": 1, "y": 0, "width": {"9" * 400}, "height": 4}}') is None
     assert clip_box((-5, 90, 20, 20), 100, 100) == (0, 90, 15, 10)
     assert clip_box((100, 0, 5, 5), 100, 100) is None
 

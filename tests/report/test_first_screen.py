@@ -3,6 +3,7 @@ that a table marks."""
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from sdgbias import store, wording
 from sdgbias.methods.stats import Estimate
+from sdgbias.raw.indicators import DIRECTIONS
 from sdgbias.report import leans, matrix
 from sdgbias.report.build import write_report
 from sdgbias.report.pages import first_screen
@@ -167,6 +169,19 @@ def test_a_gain_without_an_interval_includes_nothing(
     assert "no interval" in answer.numbers and "includes zero" not in answer.numbers
 
 
+def test_of_several_suites_the_gain_names_its_own(reader: Reader) -> None:
+    columns = [
+        c for suite in ("one", "two") for c in matrix.columns_of(suite) if c.metric != "accuracy"
+    ]
+    row = {"value": -0.3, "n": 3, "ci_low": None, "ci_high": None, "clusters": 3}
+    cell = {"sort": -0.3, "other": "", "row": row}
+    empty = {"sort": None, "other": "", "row": None}
+    rows = [{"model": "m", "provenance": "measured", "runs": {}, "cells": [cell, empty]}]
+    table = {"columns": columns, "rows": rows, "titles": {"one": "Counting Dots", "two": "Two"}}
+    [answer] = first_screen.answers(reader, table, None, None, [])
+    assert answer.lead == "On Counting Dots CADE improves the accuracy of no model."
+
+
 def of_people(value: float, low: float, high: float) -> dict[str, Any]:
     ends = {"ci_low": low, "ci_high": high, "clusters": 60}
     return {"metric": "disparity", "value": value, "n": 60, **ends}
@@ -207,6 +222,22 @@ def test_planted_biases_are_compared_with_what_was_planted(table: dict[str, Any]
     checks = first_screen.planted_checks({"columns": columns}, row, None, [run])
     assert [ok for ok, _ in checks] == [True, False, True]
     assert checks[1][1] == f"planted ({columns[1].title})", "names in a list of several"
+
+
+def test_a_planted_direction_is_looked_for_in_the_bare_questions(
+    found: Cells, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other wordings are outside of the benchmark that the model's oracle knows."""
+    model = found.models[0]
+    bare = found.shares(model, "all", "q_only")
+    way, *others = sorted(bare, key=lambda d: -bare[d].value)
+    reworded = {d: Estimate(float(d == others[0]), 9) for d in DIRECTIONS}
+    monkeypatch.setattr(found, "wordings", lambda *_: reworded)
+    prior = {"all": [float(d == way) for d in DIRECTIONS]}
+    run = {"model": model, "config": json.dumps({"spec": {"options": {"prior": prior}}})}
+    row = {"model": model, "cells": []}
+    checks = first_screen.planted_checks({"columns": []}, row, found, [run])
+    assert checks == [(True, f"{model} ({way})")]
 
 
 def test_what_takes_the_findings_back_stands_above_them(suites: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from sdgbias import store
+from sdgbias.methods import stats
 from sdgbias.report import leaderboard
 from sdgbias.report.reader import Results
 from tests.builders.nights import publish_persons
@@ -49,3 +50,10 @@ def test_planted_models_come_last_however_good() -> None:
     found["missing_reason"] = [None, None, None, "not scored"]
     ranked = [r["model"] for r in leaderboard.table(runs, found, "accuracy")]
     assert ranked == ["b", "a", "none", "p"]
+
+
+@pytest.mark.parametrize(("places", "shows"), [(2, False), (9, True)])
+def test_too_few_places_show_no_difference_of_any_size(places: int, shows: bool) -> None:
+    changes = [1.0, 0, 0, -1, 1] * places
+    test = stats.paired(changes, [i % places for i in range(len(changes))], "difference")
+    assert (leaderboard.smallest_shown(test) > 0) == shows

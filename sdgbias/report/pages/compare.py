@@ -13,6 +13,7 @@ import numpy as np
 
 from sdgbias import suites
 from sdgbias.methods import stats
+from sdgbias.report.leaderboard import smallest_shown
 from sdgbias.report.pages.questions import SAID
 from sdgbias.report.reader import Reader, Row, paged
 from sdgbias.vocabulary import METHODS
@@ -114,7 +115,7 @@ def _differences(rows: list[Row]) -> list[dict[str, Any]]:
         numbers = {
             **{"before": r["was"] / n[at], "after": r["now"] / n[at], "value": e.value, "n": e.n},
             **{"ci_low": e.low, "ci_high": e.high},
-            **{"p": test.p, "p_adjusted": float(tests.p_adjusted[at]), "mde": test.mde},
+            **{"p": test.p, "p_adjusted": float(tests.p_adjusted[at]), "mde": smallest_shown(test)},
         }
         comparisons.append({name: r[name] for name in names} | numbers)
     return comparisons

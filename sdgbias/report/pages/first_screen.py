@@ -196,7 +196,8 @@ def _debiasing(
 ) -> ScreenAnswer | None:
     """What CADE takes out of the answers, and what it does to accuracy."""
     moved = {r["model"]: m for r in rows if cells and (m := _excess(cells, r["model"], truth))}
-    suite = next((c.suite for c in table["columns"] if c.metric == "accuracy_gain"), "")
+    suites = list(dict.fromkeys(c.suite for c in table["columns"] if c.metric == "accuracy_gain"))
+    suite = suites[0] if suites else ""
     gains = {
         model: Estimate.of_row(cell["row"])
         for model, cell in _column(table, rows, suite, "accuracy_gain")
@@ -226,6 +227,8 @@ def _debiasing(
         better, worse = ([m for m, e in gains.items() if wording.sign_of(e) == s] for s in (1, -1))
         lowers = f" and lowers that of {_of(worse, gains)}" if worse else ""
         subject = "It" if moved else "CADE"
+        if len(suites) > 1:
+            subject = f"On {_subject(table, suite)} {'it' if moved else subject}"
         lead.append(f"{subject} improves the accuracy of {_of(better, gains)}{lowers}.")
         numbers += [
             f"Change in accuracy of {m}: {wording.written(gains[m], 'accuracy_gain')}"
@@ -349,7 +352,7 @@ def _trust(
         lead.append(f"{right} of {of} measured as planted")
         numbers += [f"Not as planted: {_listed(wrong)}."] if wrong else []
     if planned:
-        lead.append(f"{failed:,} of {planned:,} prompts failed")
+        lead.append(f"{failed:,} of {wording.many(planned, 'prompt')} failed")
         numbers.append("A failed prompt is never scored as wrong.")
     given = {"runs": [run["run_id"] for run in cells.runs] if cells else []}
     if left := sum(r["n"] for r in reader.ask(SQL["quarantine"], given)):
@@ -365,14 +368,14 @@ def planted_checks(
     runs: Sequence[Mapping[str, Any]],
 ) -> list[tuple[bool, str]]:
     """(whether it is measured, what) of each bias that the entry of a planted model names: the
-    direction without evidence (most answers have it), and differences of recall between groups
-    (inside their intervals)."""
+    direction without evidence (most answers to the bare questions have it: only these are planted),
+    and differences of recall between groups (inside their intervals)."""
     model, checks = row["model"], []
     options: dict[str, Any] = {}
     for run in (r for r in runs if r["model"] == model):
         options |= (parsed(run["config"]).get("spec") or {}).get("options") or {}
     way = _planted_way(options)
-    if way and cells is not None and (shares := answered(cells, model, ALL, "q_only")):
+    if way and cells is not None and (shares := cells.shares(model, ALL, "q_only")):
         checks.append((max(shares, key=lambda d: shares[d].value) == way, f"{model} ({way})"))
     if effects := options.get("effects"):
         of_people = [
@@ -412,8 +415,8 @@ def best(table: Table) -> list[str]:
     only, planted ones where there are no others."""
     rows = measured(table)
     sentences = []
-    for suite, title in table["titles"].items():
-        what = title[:1].lower() + title[1:] if suite in SUITES else title
+    for suite in table["titles"]:
+        what = _subject(table, suite)
         metrics = [c.metric for c in table["columns"] if c.suite == suite]
         recognises = "recall" in metrics
         does = "recognises most on" if recognises else "is the most accurate on"
@@ -433,6 +436,12 @@ def best(table: Table) -> list[str]:
                 )
             sentences.append(text)
     return sentences
+
+
+def _subject(table: Table, suite: str) -> str:
+    """The title of a suite inside a sentence: 'questions about places'."""
+    title = str(table["titles"][suite])
+    return title[:1].lower() + title[1:] if suite in SUITES else title
 
 
 def _listed(names: Iterable[str]) -> str:

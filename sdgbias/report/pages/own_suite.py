@@ -94,10 +94,12 @@ def _table(
 
 
 def _cell(row: Row) -> str:
-    """A share as percent, or a signed difference in points, with its interval and n."""
+    """A share as percent, or a signed difference in points, with its interval and n. A study's
+    differences have their unit in the note above them."""
     if blank(row):
         counted = f" (n {int(row['n'])})" if row["n"] else ""
         return f"{row['missing_reason']}{counted}"
-    signed = row["study"] == "groups"
-    shown = wording.written(Estimate.of_row(row), "disparity" if signed else "accuracy")
-    return f"{shown.value}{'' if signed else shown.unit} [{shown.ci}], n {shown.n}"
+    shown = wording.written(Estimate.of_row(row), row["metric"])
+    return (
+        f"{shown.value}{'' if row['study'] == 'groups' else shown.unit} [{shown.ci}], n {shown.n}"
+    )
