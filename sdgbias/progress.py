@@ -126,6 +126,13 @@ def update(what: str, done: int = 0, total: int = 0) -> None:
         _NOW = Record(_NOW.task, what, done, total, rate)
 
 
+def begin(task: str) -> None:
+    """This process works on something else from now on, such as the next model."""
+    global _NOW, _BEGAN
+    with _LOCK:
+        _NOW, _BEGAN = Record(task), (time.monotonic(), 0)
+
+
 def current() -> Record:
     """The stage of this process now."""
     with _LOCK:
@@ -202,12 +209,11 @@ def shown(task: str) -> Iterator[None]:
     """Show this process's line, and those of the processes that it starts, until the block ends.
     A process that was started by such a command sends its records to it instead. Inside another
     such block nothing changes."""
-    global _NOW, _BEGAN, _SHOWN
+    global _SHOWN
     if _SHOWN:
         yield
         return
-    with _LOCK:
-        _NOW, _BEGAN = Record(os.environ.get(TASK) or task), (time.monotonic(), 0)
+    begin(os.environ.get(TASK) or task)
     over = threading.Event()
     with listening():
         show = _send if BOARD is not None and BOARD.above else _show

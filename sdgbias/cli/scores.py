@@ -31,7 +31,7 @@ from sdgbias.cli.options import (
     registered,
 )
 from sdgbias.errors import UsageError, argument
-from sdgbias.progress import silent, update
+from sdgbias.progress import begin, silent, update
 from sdgbias.types import NEEDS_PICTURES
 
 if TYPE_CHECKING:
@@ -200,6 +200,8 @@ def evaluate(
     runs: list[dict[str, object]] = []
     for name in model:
         with process.report_outcome(outcome_file) as reported:
+            if len(model) > 1:
+                begin(f"evaluate {name}")
             update("importing the engine")
             from sdgbias.registry import entries
             from sdgbias.scoring import evaluate as evaluation

@@ -13,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from sdgbias import store
+from sdgbias import progress, store
 from sdgbias.benchmark import quality
 from sdgbias.errors import DataValidationError
 from sdgbias.nightly import regression
@@ -191,6 +191,12 @@ def test_report_results_and_wandb_tell_the_levels_apart(fotos: Path) -> None:
     assert "best group minus the worst" in printed and "Sprach region" in printed
     text = dict(team_report.sections(results))["Own questions: Fotos & <Regionen>"]
     assert "Sprach region: 日本 語" in text and "gender: best minus worst" in text
+
+
+def test_the_line_of_progress_names_the_model_at_work(fotos: Path) -> None:
+    where = f"--benchmark {fotos / 'b'} --results {fotos / 'r.duckdb'} --draws 100"
+    ok(f"evaluate leaning so-so {where}", registry=fotos)
+    assert progress.current().task == "evaluate so-so"
 
 
 def test_a_night_asks_the_models_whose_entry_names_the_suite(fotos: Path) -> None:
