@@ -38,7 +38,7 @@ from sdgbias.raw.images.image_store import ImageSettings, render_store
 from sdgbias.raw.images.shards import clear_store, pending_index
 from sdgbias.raw.indicators import Bins, Indicator, bins, load_indicators
 from sdgbias.raw.sources import sample_note
-from sdgbias.types import QUARANTINE_COLUMNS, Stage, Task
+from sdgbias.types import QUARANTINE_COLUMNS, SDG, Stage, Task
 
 MAX_ROUNDS = 20
 CUTS, QUESTIONS = ("ours", "paper"), ("all", "paper")
@@ -46,6 +46,13 @@ CUTS, QUESTIONS = ("ours", "paper"), ("all", "paper")
 FEW_PICTURES = 64
 #: Least rows of a row group of a table that is written in parts; at most as many again are held.
 GROUP = 100_000
+
+
+def refuse_other_suite(out: Path, suite: str) -> None:
+    """Raise UsageError where ``out`` holds the benchmark of another suite, which would be lost."""
+    card = json_object(out / "benchmark.json")
+    if card and card.get("suite", SDG) != suite:
+        raise UsageError(f"--out {out}: holds another benchmark; name another folder")
 
 
 def write_table(out: Path, name: str, frame: pd.DataFrame) -> None:

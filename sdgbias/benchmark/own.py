@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from sdgbias import files, templates
 from sdgbias.benchmark import quality
-from sdgbias.benchmark.build import write_table
+from sdgbias.benchmark.build import refuse_other_suite, write_table
 from sdgbias.benchmark.card import content_digest
 from sdgbias.benchmark.card.figures import counts
 from sdgbias.benchmark.own_spec import FILE, UNKNOWN, Fault, FolderFaults, SuiteFile, read_suite
@@ -319,9 +319,7 @@ def build_own(folder: Path, out: Path, progress: Progress = silent) -> dict[str,
     suite, items = read_folder(folder, progress)
     if out.resolve() == folder.resolve():
         raise UsageError(f"--out {out}: is the folder of questions itself; name another folder")
-    earlier = files.json_object(out / "benchmark.json")
-    if earlier and (earlier.get("kind"), earlier.get("suite")) != (KIND, suite.name):
-        raise UsageError(f"--out {out}: holds another benchmark; name another folder")
+    refuse_other_suite(out, suite.name)
     with files.writable(out):
         (out / "benchmark.json").unlink(missing_ok=True)
     card = card_of(suite, items)

@@ -20,7 +20,7 @@ from typing import Any
 import pandas as pd
 
 from sdgbias.benchmark import people_items, quality
-from sdgbias.benchmark.build import write_table
+from sdgbias.benchmark.build import refuse_other_suite, write_table
 from sdgbias.benchmark.card import content_digest
 from sdgbias.benchmark.card.figures import counts
 from sdgbias.errors import InputError
@@ -81,9 +81,10 @@ def build_people(
     """Build the benchmark folder ``out`` and return its card. The same source and questions give
     the same bytes.
 
-    Raises InputError (source), DataValidationError (a table rule of expectations/ is broken),
-    StoreError (``out`` can't be written).
+    Raises InputError (source), UsageError (``out`` is another suite's), DataValidationError (a
+    table rule of expectations/ is broken), StoreError (``out`` can't be written).
     """
+    refuse_other_suite(out, FACET)
     annotations, files, lost = read_people(source)
     people = annotations.people
     missing = people["file"].map(lost).dropna()

@@ -28,7 +28,7 @@ from sdgbias.cli.options import (
 )
 from sdgbias.errors import InputError, SuiteError, argument
 from sdgbias.progress import update
-from sdgbias.types import Stage
+from sdgbias.types import SDG, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -202,6 +202,8 @@ def build(
             if n is None:
                 amount = "all" if every else f"{quota} (--all: all)"
                 typer.echo(f"{kind} questions: {amount}", err=True)
+    if stage is not Stage.CHECK:
+        stages.refuse_other_suite(out, SDG)
     earlier = stages.earlier_bins(keep_bins) if keep_bins and stage in (None, Stage.ITEMS) else None
     job = stages.Build(
         raw,

@@ -315,7 +315,11 @@ def test_a_build_spares_other_benchmarks_and_repeats_its_bytes(tmp_path: Path) -
     ok(f"suite build {folder} --out {built}")
     assert {path: path.read_bytes() for path in built.rglob("*") if path.is_file()} == before
     (folder / "suite.yaml").write_text(YAML.replace("name: dots", "name: other"))
-    assert "holds another benchmark" in refused(2, f"suite build {folder} --out {built}")
+    for command in ("suite build {folder}", "build --raw {folder}", "people build --raw {folder}"):
+        line = refused(2, f"{command.format(folder=folder)} --out {built}")
+        assert "holds another benchmark" in line, command
+    line = refused(2, f"release export --benchmark {built} --out {tmp_path / 'release'}")
+    assert "a benchmark of suite dots; only questions about places have a release" in line
     line = refused(2, f"suite build {folder} --out {folder}")
     assert "folder of questions itself" in line
     items = pd.read_parquet(built / "items_own.parquet")

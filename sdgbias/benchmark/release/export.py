@@ -24,12 +24,12 @@ from sdgbias import templates
 from sdgbias.benchmark.card.intended_use import intended_use
 from sdgbias.benchmark.prompts import IGNORE
 from sdgbias.benchmark.release import authors
-from sdgbias.errors import InputError, argument
+from sdgbias.errors import InputError, UsageError, argument
 from sdgbias.files import confine, json_object, packaged_sql, write_atomically, write_json, writing
 from sdgbias.progress import Progress, each, silent
 from sdgbias.raw.images.composite import encode_png
 from sdgbias.raw.images.shards import ImageReader
-from sdgbias.types import Task
+from sdgbias.types import SDG, Task
 
 #: A record as one line.
 dump = partial(json.dumps, ensure_ascii=False)
@@ -44,9 +44,14 @@ def export(
 
     ``out`` must be empty, new, or an earlier (perhaps interrupted) export of the same benchmark and
     text view (`none` or `blank-image`): then existing images stay. Raises UsageError (foreign
-    folder), InputError (no benchmark, or one without images), StoreError.
+    folder, another suite), InputError (no benchmark, or one without images), StoreError.
     """
     card = json_object(benchmark / "benchmark.json")
+    if card.get("suite", SDG) != SDG:
+        raise UsageError(
+            f"{benchmark}: a benchmark of suite {card['suite']}; only questions about places have a"
+            " release"
+        )
     if card.get("images", "none") == "none" or "benchmark_id" not in card:
         raise InputError(
             f"{benchmark / 'benchmark.json'}: no benchmark here, or one built with --no-images;"
