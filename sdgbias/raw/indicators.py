@@ -158,7 +158,7 @@ def bins(
     if not len(numbers):
         reason = "no value for any cluster"
     elif numbers[0] == numbers[-1]:
-        reason = f"all {len(numbers)} clusters have the same value {numbers[0]:g}"
+        reason = f"every cluster has the value {numbers[0]:g} (n = {len(numbers)})"
     else:
         span = f"values from {numbers[0]:g} to {numbers[-1]:g}"
         reason = f"{span} don't differ at {indicator.decimals} decimals"

@@ -256,7 +256,7 @@ def test_indicators_without_two_values_and_impossible_values_leave_with_a_reason
     assert list(slugs["invalid-options"]) == ["haq_index"]
     assert list(slugs["value-out-of-range"]) == ["uhc_index"]
     assert len(slugs["no-indicator-value"]) == 12
-    assert "same value 40" in left_out(drawn, "invalid-options")["detail"][0]
+    assert "every cluster has the value 40" in left_out(drawn, "invalid-options")["detail"][0]
 
 
 def test_duplicates_leave() -> None:

@@ -14,7 +14,8 @@ from sdgbias import store, wording
 from sdgbias.methods.stats import Estimate
 from sdgbias.raw.indicators import DIRECTIONS
 from sdgbias.report import leans, matrix
-from sdgbias.report.build import write_report
+from sdgbias.report.build import ReportPages, write_report
+from sdgbias.report.layout import OVERVIEW
 from sdgbias.report.pages import first_screen
 from sdgbias.report.reader import Cells, Reader, Results
 from sdgbias.types import PILLARS
@@ -238,6 +239,16 @@ def test_a_planted_direction_is_looked_for_in_the_bare_questions(
     row = {"model": model, "cells": []}
     checks = first_screen.planted_checks({"columns": []}, row, found, [run])
     assert checks == [(True, f"{model} ({way})")]
+
+
+@pytest.mark.parametrize("planted", [False, True])
+def test_answers_of_planted_models_are_not_called_measured(
+    suites: Path, tmp_path: Path, planted: bool
+) -> None:
+    provenance = ", provenance = 'planted'" * planted
+    update = f"UPDATE runs SET config = '{{\"synthetic\": true}}'{provenance}"
+    text = ReportPages(altered(suites, tmp_path, update)).files([OVERVIEW])[OVERVIEW.file]
+    assert ("answers are measured" not in text) == planted
 
 
 def test_what_takes_the_findings_back_stands_above_them(suites: Path, tmp_path: Path) -> None:
