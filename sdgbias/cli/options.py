@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict, is_dataclass
@@ -224,8 +225,20 @@ def show(value: object, as_json: bool, lines: Iterable[object]) -> None:
 
 
 def print_json(value: object) -> None:
-    """Print a value as JSON: a table as a list of rows, a missing number as null."""
+    """Print a value as JSON: a table as a list of rows; a missing or infinite number, which JSON
+    can't write, as null."""
     typer.echo(json.dumps(_plain(value), indent=2, ensure_ascii=False, default=str))
+
+
+def csv_text(table: pd.DataFrame) -> str:
+    """A table as CSV; lists and structs as JSON, of which no element is rounded or left out."""
+
+    def cell(value: Any) -> Any:
+        if not (isinstance(value, dict | list) or getattr(value, "ndim", False)):
+            return value
+        return json.dumps(_plain(value), ensure_ascii=False, default=str)
+
+    return table.map(cell).to_csv(index=False).rstrip("\n")
 
 
 def _plain(value: Any) -> Any:
@@ -239,4 +252,6 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(part) for part in value]
-    return None if type(value).__name__ in ("NaTType", "NAType") or value != value else value
+    if type(value).__name__ in ("NaTType", "NAType") or value in (math.inf, -math.inf):
+        return None
+    return None if value != value else value

@@ -15,6 +15,7 @@ from sdgbias.cli.options import (
     JsonOption,
     ResultsOption,
     RunsOption,
+    csv_text,
     print_estimates,
     print_json,
     print_table,
@@ -83,7 +84,7 @@ def results(
 
 
 def _text(table: pd.DataFrame, csv: bool) -> str:
-    return table.to_csv(index=False).rstrip("\n") if csv else table.to_string(index=False)
+    return csv_text(table) if csv else table.to_string(index=False)
 
 
 def _model(results: Path, name: str) -> str:
@@ -189,20 +190,22 @@ def compare(
 def _finding(one: str, other: str, row: Mapping[Any, Any]) -> str:
     """'a is more accurate than b by 4.2 points (95 % CI ..., n = 325).'"""
     from sdgbias.methods.stats import Estimate
-    from sdgbias.wording import number, sign_of, written
+    from sdgbias.wording import number, p_value, sign_of, written
 
     e = Estimate.of_row(row)
-    if sign_of(e) > 0:
+    sign = sign_of(e) if row["p"] < 0.05 else 0  # of few places the exact p may be above it
+    if sign > 0:
         by = number(100 * e.value)
         bounds = written(e, "accuracy_gain").aside
         return f"{one} is more accurate than {other} by {by} points {bounds}."
-    if sign_of(e) < 0:
+    if sign < 0:
         turned = {**row, "value": -e.value, "ci_low": -e.high, "ci_high": -e.low}
         return _finding(other, one, turned)
     least = f"; so many questions show one of {number(100 * row['mde'])} points or more"
     if row["mde"] != row["mde"]:  # a difference without an interval
         least = ""
-    return f"no difference can be stated: {written(e, 'accuracy_gain')}{least}."
+    p = f", p = {p_value(row['p'])}" if sign_of(e) else ""
+    return f"no difference can be stated: {written(e, 'accuracy_gain')}{p}{least}."
 
 
 @app.command(rich_help_panel=RESULTS, epilog="Example: sdgbias report --out my/report")

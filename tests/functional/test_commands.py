@@ -3,6 +3,7 @@ a results file, the project file, and the commands that keep files in order."""
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shutil
@@ -14,10 +15,11 @@ import duckdb
 import pandas as pd
 import pytest
 
-from sdgbias import __version__, store
+from sdgbias import __version__, notebook, store
 from sdgbias.cli import project
 from sdgbias.cli.application import MOVED, PANELS, command_tree
 from sdgbias.cli.options import print_json
+from sdgbias.cli.results import compare
 from sdgbias.files import packaged_yaml
 from sdgbias.nightly.night_options import NightOptions
 from sdgbias.report.build import write_report
@@ -115,6 +117,30 @@ def test_the_headline_is_a_line_a_model_with_its_intervals_and_n(results: Path) 
     for model, value, low, high, n in rows.itertuples(index=False):
         numbers = f"{100 * value:.1f} [{100 * low:.1f}–{100 * high:.1f}] {n}"
         assert f"{model} (planted)  {numbers}" in re.sub(" {2,}", "  ", shown[model])
+
+
+def test_a_query_is_written_as_json_and_csv_that_others_read(results: Path) -> None:
+    sql = "SELECT 1 / 0 AS a, [x / 7 for x in range(1200)] AS b, {'c': ['d,e']} AS s"
+    row = json.loads(
+        ok("results --json --results", results, "--sql", sql), parse_constant=pytest.fail
+    )[0]
+    assert row["a"] is None and len(row["b"]) == 1200
+    table = pd.read_csv(io.StringIO(ok("results --csv --results", results, "--sql", sql)))
+    assert json.loads(table["b"][0]) == row["b"] and json.loads(table["s"][0]) == row["s"]
+
+
+@pytest.mark.parametrize(("p", "states"), [(0.01, True), (0.094, False)])
+def test_a_difference_is_stated_where_its_interval_and_its_p_agree(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], p: float, states: bool
+) -> None:
+    """Of few places the exact p may be above 5 % though the interval excludes zero."""
+    row = {"method": "Full", "test": "all tests", "value": 0.311, "n": 225, "p": p, "mde": 0.381}
+    pairs = pd.DataFrame([row | {"ci_low": 0.016, "ci_high": 0.579, "clusters": 6}])
+    monkeypatch.setattr(notebook, "compare", lambda *_: pairs)
+    compare("a", "b")
+    text = capsys.readouterr().out.replace("\u00a0", " ")
+    assert ("a is more accurate than b by 31.1 points" in text) == states
+    assert ("no difference can be stated" in text and "n = 225), p = 0.094; so" in text) != states
 
 
 def test_two_models_are_compared_in_a_table_and_in_words(results: Path) -> None:
