@@ -211,6 +211,25 @@ def test_a_difference_at_another_prompt_is_not_denied(
     assert "at p2" in answer.numbers
 
 
+@pytest.mark.parametrize(
+    ("why", "lead"),
+    [
+        ("no answer understood", "No answer about people of {} was understood."),
+        ("too few (n 9)", "No difference between groups has a value for {}: too few (n 9)."),
+    ],
+)
+def test_groups_that_are_too_small_are_no_answers_that_were_not_understood(
+    reader: Reader, table: dict[str, Any], why: str, lead: str
+) -> None:
+    [row] = [r for r in table["rows"] if r["runs"].get("people")]
+    for i, column in enumerate(table["columns"]):
+        if column.metric == "disparity":
+            row["cells"][i] |= {"mark": "", "sort": None, "why": why}
+    answers = first_screen.answers(reader, table | {"rows": [row]}, None, None, [])
+    [answer] = [answer for answer in answers if answer.page == "people"]
+    assert answer.text == lead.format(row["model"])
+
+
 def test_planted_biases_are_compared_with_what_was_planted(table: dict[str, Any]) -> None:
     """A planted difference of 10 points lies in 5 to 15, one of 20 doesn't."""
     columns = [c for c in table["columns"] if c.metric == "disparity"]

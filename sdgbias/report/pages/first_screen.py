@@ -268,9 +268,14 @@ def _recognition(
         return None
     question = "Who is recognised less often?"
     models = [m for m, cells in tested.items() if any(c["sort"] is not None for c in cells)]
+    silent = [m for m, cells in tested.items() if any(NOT_UNDERSTOOD in c["why"] for c in cells)]
     if not models:
-        lead = f"No answer about people of {_listed(tested)} was understood."
-        return ScreenAnswer(question, lead, page=FACET)
+        lead = f"No answer about people of {_listed(silent)} was understood." if silent else ""
+        if unstated := {m: cells for m, cells in tested.items() if m not in silent}:
+            reasons = dict.fromkeys(c["why"] for cells in unstated.values() for c in cells)
+            lead += f" No difference between groups has a value for {_listed(unstated)}:"
+            lead += f" {', '.join(reasons)}."
+        return ScreenAnswer(question, lead.strip(), page=FACET)
     first = [
         (model, pair, Estimate.of_row(cell["row"]))
         for model in models
@@ -294,12 +299,7 @@ def _recognition(
             " chance (Holm over groups and prompts of a model)."
         )
         numbers.append(_less(*max(others, key=lambda row: abs(row[2].value))))
-    silent = [
-        model
-        for model, cells in tested.items()
-        if model not in models and any(NOT_UNDERSTOOD in cell["why"] for cell in cells)
-    ]
-    if silent:
+    if silent := [m for m in silent if m not in models]:
         numbers.append(f"No answer of {_listed(silent)} was understood.")
     return ScreenAnswer(question, lead, " ".join(numbers), FACET)
 
