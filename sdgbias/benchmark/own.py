@@ -143,6 +143,9 @@ def _csv_rows(data: bytes) -> Iterator[tuple[int, Any]]:
             start, line = line, reader.line_num + 1
             if not header:
                 header = [cell.strip() for cell in cells]
+                if mark := next((m for m in ";\t" if len(header) == 1 and m in header[0]), ""):
+                    yield start, f"separates columns by {mark!r}; save it with commas"
+                    return
                 if not all(header) or len(set(header)) < len(header):
                     yield start, "a column has no name, or that of another; give each its own"
                     return

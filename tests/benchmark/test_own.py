@@ -206,7 +206,7 @@ BYTES = {
         b"\xef\xbb\xbf" + GOOD.replace("\n", "\r\n").encode(),
         "",
     ),
-    "semicolons": (GOOD.replace(",", ";").encode(), "unknown column 'a'; valid: id;question"),
+    "semicolons": (GOOD.replace(",", ";").encode(), "items.csv:1: separates columns by ';'; save"),
     "latin 1": (
         GOOD.replace("one", "\xe9ins", 2).encode("latin-1"),
         "items.csv:2: byte 0xE9 is not UTF-8; save it as UTF-8",

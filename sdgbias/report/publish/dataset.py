@@ -57,7 +57,8 @@ def read(folder: Path) -> Benchmark:
     if suites.named(suites.suite_of(card)).unpublished:
         raise UsageError(
             f"{folder}: only benchmarks of sustainable development are published; pictures of"
-            " people and your own questions are not ours to pass on"
+            " people and your own questions are not ours to pass on; numbers alone: sdgbias publish"
+            " model-card every-eval-ever"
         )
     if card.get("synthetic") or json_object(folder / "origin.json").get("release"):
         return Benchmark(folder, card["benchmark_id"], card, pd.DataFrame({"item_id": []}), [])
