@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import duckdb
 import pandas as pd
@@ -137,15 +137,17 @@ def show(
     results: Path,
     names: Collection[str] = tuple(VIEWS),
     model: str = "",
-    kind: Literal["VIEW", "TABLE"] = "VIEW",
+    once: bool = False,
 ) -> None:
-    """Make temporary views of these ``names``, or tables for a connection that will open no file.
-    ``model``: the files of others need not be read (DuckDB takes a millisecond for each)."""
+    """Read the files into temporary tables of these ``names``; ``once``: where the connection has
+    none of that name yet. ``model``: the files of others need not be read (DuckDB takes a
+    millisecond for each)."""
     outcomes = glob.escape(_in_file_name(f"{model}-")) + "*.json" if model else "*.json"
     for name in names:
         view = VIEWS[name]
         view = replace(view, files=view.files.replace("*.json", outcomes))
-        con.execute(f"CREATE OR REPLACE TEMP {kind} {name} AS {_rows(home(results), view)}")
+        how = "TEMP TABLE IF NOT EXISTS" if once else "OR REPLACE TEMP TABLE"
+        con.execute(f"CREATE {how} {name} AS {_rows(home(results), view)}")
 
 
 def _rows(folder: Path, view: NightView) -> str:

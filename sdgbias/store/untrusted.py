@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from sdgbias.errors import UsageError
-from sdgbias.store import night_files, views
+from sdgbias.store import views
 
 _LOCKED = """SET python_enable_replacements = false; SET enable_external_access = false;
              SET disabled_filesystems = 'LocalFileSystem'; SET lock_configuration = true"""
@@ -44,9 +44,7 @@ def answer(con: duckdb.DuckDBPyConnection, results: Path, sql: str) -> pd.DataFr
         if len(kinds) != 1 or kinds[0] not in _READS:
             listed = ", ".join(kind.name for kind in kinds) or "no statement"
             raise UsageError(f"--sql is {listed}; {_ONLY_READS}")
-        tables = set(views.tables_in(sql))
-        views.show(con, results, tables - night_files.VIEWS.keys(), scan=_scan)
-        night_files.show(con, results, tables & night_files.VIEWS.keys(), kind="TABLE")
+        views.show(con, results, views.tables_in(sql), scan=_scan)
         con.execute(_LOCKED)
         frame: pd.DataFrame = con.execute(sql).df()
     except duckdb.PermissionException:

@@ -88,11 +88,12 @@ def show(
 ) -> None:
     """Creates these views: of a detail table over every catalogued file, or over those of ``runs``
     only (much cheaper with thousands of runs, of which each table costs some 10 ms). A missing or
-    damaged file raises an error only for readers of its run. ``scan``: connection, table, files ->
+    damaged file raises an error only for readers of its run. Nights are read once per connection:
+    each of their files takes a millisecond. ``scan``: connection, table, files ->
     the statement that reads them."""
     for table in tables:
         if table in night_files.VIEWS:
-            night_files.show(con, results, [table])
+            night_files.show(con, results, [table], once=True)
             continue
         sound, broken = files(con, results, table, runs)
         # the empty table has every column

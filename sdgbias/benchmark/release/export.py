@@ -49,8 +49,7 @@ def export(
     card = json_object(benchmark / "benchmark.json")
     if suite := card.get("suite"):  # a card of questions about places names none
         raise UsageError(
-            f"{benchmark}: a benchmark of suite {suite}; only questions about places have a"
-            " release"
+            f"{benchmark}: a benchmark of suite {suite}; only questions about places have a release"
         )
     if card.get("images", "none") == "none" or "benchmark_id" not in card:
         raise InputError(

@@ -22,6 +22,7 @@ from sdgbias.types import PILLARS
 from sdgbias.vocabulary import METHODS, WORDS, Word, metric_word
 from sdgbias.wording import many, p_value
 
+_READ = ("metric", "value", "n", "ci_low", "ci_high", "clusters", "silent")
 _NUMBERS = ("value", "low", "high", "said", "ci", "n")
 _VIEWS = ("q_only", "ctx_q", "img_q", "full")
 _LEVELS = ("poorest", "middle", "richest")
@@ -79,11 +80,11 @@ def shaped(frame: pd.DataFrame, digits: int | None = None, signed: bool = False)
     which the metric is shown, said, ci, n. Rows without a value are dropped, unless the statement
     says which are ``drawn``. ``digits``, ``signed``: in place of those of the vocabulary."""
     frame = frame[frame["drawn"] if "drawn" in frame else frame["value"].notna()]
+    words = {m: _in_figure(metric_word(m), digits, signed) for m in frame["metric"].unique()}
+    read = frame[[name for name in _READ if name in frame]]  # of tens of thousands of rows
     numbers = [
-        _without_value(row)
-        if blank(row)
-        else _number(row, _in_figure(metric_word(row["metric"]), digits, signed))
-        for row in frame.to_dict("records")
+        _without_value(row) if blank(row) else _number(row, words[row["metric"]])
+        for row in read.to_dict("records")
     ]
     columns = zip(*numbers, strict=True) if numbers else [()] * len(_NUMBERS)
     return frame.assign(
