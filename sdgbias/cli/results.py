@@ -140,10 +140,13 @@ def _print_headline(
     if not sections and not len(own_metrics):
         typer.echo(f"{results}: no run is published yet. Next: sdgbias evaluate MODEL")
         return
-    typer.echo(
-        "Overlapping intervals don't mean that two models are equal; sdgbias compare ONE OTHER runs"
-        " the paired test. Every view, test and prompt: sdgbias results --json"
-    )
+    models = [len(rows) - 1 for _, rows in sections]  # below its head
+    if max([*models, own_metrics["model"].nunique()]) > 1:
+        typer.echo(
+            "Overlapping intervals don't mean that two models are equal; sdgbias compare ONE OTHER"
+            " runs the paired test."
+        )
+    typer.echo("Every view, test and prompt: sdgbias results --json")
 
 
 ModelOrRun = Annotated[str, Argument(help="A model, or a run id.")]

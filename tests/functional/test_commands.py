@@ -104,6 +104,7 @@ def test_results_of_one_model_name_no_other(results: Path) -> None:
     assert {row["model"] for row in shown["metrics"]} == {"fake-optimist"}
     text = ok(f"results fake-optimist --results {results}")
     assert "fake-optimist" in text and "fake-pessimist" not in text
+    assert "sdgbias compare" not in text, "with what?"
 
 
 def test_the_headline_is_a_line_a_model_with_its_intervals_and_n(results: Path) -> None:
@@ -114,6 +115,7 @@ def test_the_headline_is_a_line_a_model_with_its_intervals_and_n(results: Path) 
              'accuracy' AND run_id IN (SELECT unnest(?))"""
     rows = store.query(results, sql, [store.latest_runs(results)])
     assert len(rows) > 1 and set(rows["model"]) == set(shown)
+    assert any("sdgbias compare ONE OTHER" in line for line in lines)
     for model, value, low, high, n in rows.itertuples(index=False):
         numbers = f"{100 * value:.1f} [{100 * low:.1f}–{100 * high:.1f}] {n}"
         assert f"{model} (planted)  {numbers}" in re.sub(" {2,}", "  ", shown[model])
