@@ -70,6 +70,9 @@ def evaluate(
     name = run_id(spec, root, str(card["benchmark_id"]), suite, settings)
     if (done := _published(results, name)) is not None and not done.failed:
         return done
+    if spec.pictured:  # before a model is loaded for minutes
+        images = ImageReader(benchmark)
+        images.require(images)
     run = replace(run, run_id=name)
     publish = partial(_publish, run, started, files, progress)
     with closing(load(spec, root)) as engine:

@@ -15,7 +15,8 @@ import pytest
 
 from sdgbias import store, suites
 from sdgbias.engines.planted import Planted
-from sdgbias.errors import EndpointUnavailable, InfrastructureError, ModelError
+from sdgbias.errors import EndpointUnavailable, InfrastructureError, InputError, ModelError
+from sdgbias.raw.images.shards import pending_index
 from sdgbias.registry import entries
 from sdgbias.scoring import evaluate as evaluation
 from sdgbias.scoring import session
@@ -42,6 +43,16 @@ def test_a_build_during_an_evaluation_is_no_mixture(tmp_path: Path) -> None:
     assert store.query(results, "SELECT run_id FROM runs").empty
     again = evaluate(spec, tmp_path, folder, results)
     assert again.published and again.scored == 0, "what was scored is kept"
+
+
+def test_a_benchmark_without_pictures_is_refused_before_the_model_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, images = planted(tmp_path / "b"), tmp_path / "b" / "images.parquet"
+    pending_index(pd.read_parquet(images)).to_parquet(images)
+    monkeypatch.setattr(evaluation, "load", lambda *_: pytest.fail("the model was loaded"))
+    with pytest.raises(InputError, match="built with --no-images"):
+        evaluate(spec, tmp_path, tmp_path / "b", tmp_path / "r.duckdb")
 
 
 def test_a_model_whose_scores_all_overflow_is_at_fault_itself(tmp_path: Path) -> None:
