@@ -276,7 +276,7 @@ def _require(model: str) -> None:
 def spec_of(root: Path, model: str) -> ModelSpec:
     """The entry of a name; for a folder or hub id, the entry that `register-model` would propose
     if it had none, so that no settings of another model of this folder are used."""
-    from sdgbias.errors import RegistryError, argument
+    from sdgbias.errors import RegistryError
     from sdgbias.registry import entries
 
     if _is_name(model):
@@ -304,8 +304,10 @@ def spec_of(root: Path, model: str) -> ModelSpec:
 
 def _source(root: Path, spec: ModelSpec) -> str:
     """The folder of a model, or its hub id."""
-    kind, _, folder = spec.repo.partition(":")
-    return str((root / folder).resolve()) if kind in ("local", "path") else spec.repo
+    from sdgbias.engines.fingerprint import folder_of
+
+    folder = folder_of(spec, root)
+    return str(folder.resolve()) if folder else spec.repo
 
 
 cade_app = group("cade", SCORES, "Tune and apply CADE on the authors' prediction tables.")

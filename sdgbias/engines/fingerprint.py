@@ -35,14 +35,18 @@ VERSIONS = {
 LIBRARIES = ("transformers", "torch", "tokenizers", "pillow")
 
 
-def local_folder(spec: ModelSpec, root: Path) -> Path | None:
-    """The folder of a 'local:' or 'path:' repository; None for a hub id. ModelError when the folder
-    contains no model."""
+def folder_of(spec: ModelSpec, root: Path) -> Path | None:
+    """The folder of a 'local:' or 'path:' repository; None for a hub id."""
     kind, _, rest = spec.repo.partition(":")
     if kind not in ("local", "path"):
         return None
-    folder = (root / rest) if kind == "local" else Path(rest)
-    if not (folder / "config.json").is_file():
+    return (root / rest) if kind == "local" else Path(rest)
+
+
+def local_folder(spec: ModelSpec, root: Path) -> Path | None:
+    """`folder_of`; ModelError when the folder contains no model."""
+    folder = folder_of(spec, root)
+    if folder and not (folder / "config.json").is_file():
         raise ModelError(
             f"{folder}: no config.json; registry entry {spec.name} has repo: {spec.repo}"
         )

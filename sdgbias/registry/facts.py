@@ -104,7 +104,7 @@ def _look_at_folder(repo: str, folder: Path) -> ModelFacts:
     facts = _configured(ModelFacts(repo, files=files), str(folder), read)
     if why := missing_shards(folder):
         raise RegistryError(f"{folder}: {why}; copy the folder again")
-    shards = [folder / name for name in sorted(hub.loaded(files))]
+    shards = [folder / name for name in sorted(hub.weight_files(files))]
     return replace(
         facts,
         params=sum(map(_count_parameters, shards)),

@@ -128,7 +128,7 @@ class ModelFacts:
         return "float32" if self.params and self.weight_bytes / self.params > 3 else "bfloat16"
 
 
-def loaded(names: Iterable[str]) -> list[str]:
+def weight_files(names: Iterable[str]) -> list[str]:
     """The safetensors among a repository's files from which transformers loads: others beside them
     (Mistral's consolidated.safetensors) hold the same weights once more."""
     shards = [name for name in names if name.endswith(".safetensors")]
@@ -151,7 +151,7 @@ def commit(repo: str, revision: str | None = None) -> ModelFacts:
     except Exception as error:
         raise plain(repo, revision, error) from None
     files = info.siblings or ()
-    shards = loaded(f.rfilename for f in files)
+    shards = weight_files(f.rfilename for f in files)
     return replace(
         _stated(info),
         repo=repo,

@@ -1,13 +1,13 @@
-"""The record of nights as files beside the results file, and the views that read them.
+"""The record of nights as files beside the results file, read as tables.
 
-    nights/<night>/night.json                    how a night went: a row of the view ``nights``
+    nights/<night>/night.json                    how a night went: a row of ``nights``
     nights/<night>/outcomes/<model>-<suite>.json one model on one suite: a row of ``night_outcomes``
     nights/<month>.nights.parquet, <month>.outcomes.parquet    the same of months that are over
 
 Each file holds one JSON object on one line and is replaced whole, so that no reader sees half of
 one and a killed night loses none; nothing is copied into the results file. A row of a JSON file
 hides the one of a Parquet file with the same key, so it doesn't matter when a compaction is killed.
-The views are made when a statement names them, so a results folder can be moved.
+They are read when a statement names them, so a results folder can be moved.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Files as tables of a connection: temporary views of the catalogued files of runs (scores,
-predictions, decoded and spoken), of answers, and of the record of nights."""
+predictions, decoded and spoken) and of answers, and a temporary table of each record of nights."""
 
 from __future__ import annotations
 

@@ -212,11 +212,8 @@ def test_given_earlier_runs_then_the_last_good_one_is_compared(
     assert baseline.last_good(results, newest) == ("", why)
     bad = verdict(LOST, "accuracy", BREACH, run_id=ONE)
     store.upsert(results, {"verdicts": pd.DataFrame([bad])})
-    base, why = baseline.last_good(results, TWO)
-    assert (base, why.partition(" RUN")[0]) == (
-        "",
-        f"the only earlier run, {ONE}, is in breach; accept it: sdgbias gate accept",
-    )
+    why = f"the only earlier run, {ONE}, is in breach; accept it: sdgbias gate accept {ONE}"
+    assert baseline.last_good(results, TWO) == ("", f"{why} --reason TEXT")
 
 
 def test_given_a_run_that_was_removed_then_the_others_of_its_night_are_judged(

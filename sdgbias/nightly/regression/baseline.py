@@ -84,10 +84,11 @@ def last_good(results: Path, run_id: str) -> tuple[str, str]:
         return "", FIRST_RUN
     good = list(earlier["run_id"][~earlier["in_breach"]])
     if not good:
-        one, *more = earlier["run_id"]
-        why = f"all {len(earlier)} earlier runs are in breach; accept one"
-        why = why if more else f"the only earlier run, {one}, is in breach; accept it"
-        return "", f"{why}: sdgbias gate accept RUN --reason TEXT"
+        named, *more = earlier["run_id"]
+        why = f"the only earlier run, {named}, is in breach; accept it"
+        if more:
+            named, why = "RUN", f"all {len(earlier)} earlier runs are in breach; accept one"
+        return "", f"{why}: sdgbias gate accept {named} --reason TEXT"
     gone = store.dropped(results, good)
     newest = next((name for name in good if name not in gone), "")
     return newest, "" if newest else _REMOVED
