@@ -19,7 +19,7 @@ import pytest
 
 from sdgbias import store
 from sdgbias.errors import StoreError
-from sdgbias.store import database, migrate
+from sdgbias.store import database, migrate, night_files
 from tests.builders.refusals import Refusal
 from tests.builders.results import empty
 from tests.builders.store_rows import child, contents, holding, run, tables
@@ -302,3 +302,21 @@ def test_a_number_has_a_value_or_the_reason_why_it_has_none(
 
     with pytest.raises(StoreError, match="mcq, T1, full, accuracy has neither a value nor"):
         store.publish(tmp_path / "r.duckdb", run(), {"numbers": wrong})
+
+
+def test_a_connection_that_is_held_reads_the_record_of_nights_once(tmp_path: Path) -> None:
+    """A report asks hundreds of times, and each file takes a millisecond."""
+    path = tmp_path / "r.duckdb"
+
+    def add(night: str) -> None:
+        store.upsert(path, {"nights": pd.DataFrame([{"night": night, "status": "done"}])})
+
+    def count() -> int:
+        return int(store.query(path, "SELECT count(*) AS n FROM nights")["n"][0])
+
+    add("2026-11-20T0130")
+    with store.held_open(path):
+        before = count()
+        night_files.write(path, "nights", {"night": "2026-11-21T0130", "status": "done"})
+        assert (before, count()) == (1, 1), "read again within the block"
+    assert count() == 2, "another connection sees what came since"
