@@ -210,7 +210,8 @@ def _line(r: dict[str, Any]) -> tuple[str, ...]:
     full = dict.fromkeys(words.NUMBERS) | r
     c = words.cells(full)
     value = " -> ".join(filter(None, (c["before"], c["value"])))
-    change = " ".join(filter(None, (c["change"], f"[{c['ci']}]" if c["ci"] else "")))
+    ci = c["ci"] or (words.NO_INTERVAL if c["change"] or words.floor(r) else "")
+    change = " ".join(filter(None, (c["change"], f"[{ci}]" if ci else "")))
     n, mde = f"n {c['n']}" if c["n"] != "0" else "", f"MDE {c['mde']}" if c["mde"] else ""
     note = "" if r["verdict"] == "PASS" and r["rule"] != "unchanged" else words.note(full)
     allowed = f"({'' if words.floor(r) else 'allowed '}{c['allowed']})" if c["allowed"] else ""

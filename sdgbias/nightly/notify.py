@@ -132,8 +132,8 @@ def announce(
     link: str = "",
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[SentMessage]:
-    """Send the message of a night (default: the newest) and those of earlier nights that failed;
-    each night is sent to a target once.
+    """Send the message of a night (default: the newest) and those of earlier nights that failed, at
+    this target or at another one and reached nobody; each night is sent to a target once.
 
     A webhook that doesn't answer raises nothing: the message is recorded as failed, and the next
     call tries again. Raises UsageError for an unknown night or an invalid address, StoreError.
@@ -147,10 +147,13 @@ def announce(
         why = f"no address in the environment variable {variable}"
         return [SentMessage(chosen.night, "skipped", why)]
     to = target(address)
-    sql = "SELECT night, status, attempts FROM announcements WHERE target = ?"
-    before = {row["night"]: row for row in store.query(results, sql, [to]).to_dict("records")}
+    rows = store.query(results, "FROM announcements").to_dict("records")
+    before = {row["night"]: row for row in rows if row["target"] == to}
     status = {night: row["status"] for night, row in before.items()}
-    failed = [n for n in nights.names(results) if status.get(n) == "failed" and n != chosen.night]
+    tried, sent = ({r["night"] for r in rows if r["status"] == s} for s in ("failed", "sent"))
+    # one that reached nobody is for this address, too: another one may have been mended
+    due = (tried - sent) | {name for name in tried if status.get(name) == "failed"}
+    failed = [name for name in nights.names(results) if name in due and name != chosen.night]
     done = []
     for name in [*failed[-KEPT:], chosen.night]:
         if status.get(name) == "sent":

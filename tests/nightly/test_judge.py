@@ -120,6 +120,27 @@ def test_given_a_verdict_then_numbers_and_note_say_what_moved_and_why() -> None:
 
 
 @pytest.mark.parametrize(
+    ("fields", "runs", "verdict"),
+    [
+        pytest.param({}, (hits(300, 400),) * 2, PASS, id="nothing changed"),
+        pytest.param(EITHER, (np.zeros(400), np.ones(400)), BREACH, id="everything changed"),
+        pytest.param(
+            {"metric": "disparity", "by": ("country",), "worse": "higher"},
+            (hits(300, 400),) * 2,
+            PASS,
+            id="a gap that didn't change",
+        ),
+    ],
+)
+def test_where_nothing_varies_a_verdict_has_no_interval_and_says_why(
+    fields: dict[str, Any], runs: tuple[Any, Any], verdict: str
+) -> None:
+    row = judged(rule(**fields), *runs, groups={"country": np.where(np.arange(400) % 2, "A", "B")})
+    assert row["verdict"] == verdict and np.isnan([row["ci_low"], row["ci_high"]]).all()
+    assert judge.ALIKE in row["note"] and night_text.cells(row)["ci"] == ""
+
+
+@pytest.mark.parametrize(
     ("fields", "runs", "p"),
     [({}, THREE_WORSE, 1 / 8), ({}, THREE_WORSE[::-1], 1 - 1 / 8), (EITHER, THREE_WORSE, 2 / 8)],
     ids=["worse", "better is no proof of worse", "both tails count"],

@@ -129,6 +129,17 @@ def test_given_a_message_that_failed_then_the_next_call_sends_it(
     assert FIRST in server.bodies[4]["text"] and SECOND in server.bodies[5]["text"]
 
 
+def test_given_a_corrected_address_then_what_reached_nobody_is_sent_to_it(
+    results: Path, receiver: Callable[..., Receiver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = receiver(404, 200)
+    notify.announce(results, VARIABLE, NOW, night=FIRST)
+    for chat, nights in (("A", [FIRST, SECOND]), ("B", [SECOND])):
+        monkeypatch.setenv(VARIABLE, f"{server.url}/{chat}")
+        again = notify.announce(results, VARIABLE, NOW)
+        assert [(s.night, s.status) for s in again] == [(night, "sent") for night in nights]
+
+
 def test_given_an_error_then_it_is_tried_again_where_that_may_help(
     receiver: Callable[..., Receiver],
 ) -> None:

@@ -18,6 +18,7 @@ the corrected level that a single breach has to meet.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from scipy.special import stdtrit
@@ -32,6 +33,7 @@ from sdgbias.wording import many, p_value
 #: Columns that say what a rule was applied to, and columns of what was measured.
 ABOUT = ("task", "test", "method", "level", "side", "metric")
 NUMBERS = ("before", "value", "change", "ci_low", "ci_high", "n", "allowed")
+ALIKE = "no interval: no variation to estimate one from"
 
 
 def apply_multiplicity(evidence: Sequence[RuleEvidence], policy: Policy) -> list[dict[str, object]]:
@@ -47,6 +49,8 @@ def apply_multiplicity(evidence: Sequence[RuleEvidence], policy: Policy) -> list
 
 def _row(e: RuleEvidence, p: float, family: int, policy: Policy) -> dict[str, object]:
     verdict, why = _verdict(e, p, policy)
+    if e.ci_low == e.ci_high:  # it was judged as it stands; nothing shows how sure it is
+        e = replace(e, ci_low=NAN, ci_high=NAN, note="; ".join(filter(None, (e.note, ALIKE))))
     holm = (
         "" if e.few or np.isnan(p) else f"p: Holm over {many(family, 'test')}, alone {p_value(e.p)}"
     )
