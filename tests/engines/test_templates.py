@@ -275,10 +275,20 @@ def test_what_is_not_to_be_loaded_is_refused(
         propose(f"path:{folder}", root, SMALL, Request(trust_remote_code=True, notes="read by A"))
 
 
-def test_flash_attention_that_cannot_run_here_gives_way(tmp_path: Path) -> None:
-    """Phi-3.5-vision's config.json, for one, asks for it."""
+@pytest.mark.parametrize(
+    "asked",
+    [
+        pytest.param({"_attn_implementation": "flash_attention_2"}, id="Phi-3.5-vision"),
+        {"return_dict": False},
+        {"torchscript": True},
+    ],
+)
+def test_what_config_json_asks_for_and_cannot_be_had_here_gives_way(
+    asked: dict[str, Any], tmp_path: Path
+) -> None:
     plain, asking = (families.write_small(tmp_path / name, "llava") for name in "ab")
-    own_code.change(asking / "config.json", _attn_implementation="flash_attention_2")
+    config = json.loads((asking / "config.json").read_text(encoding="utf-8"))
+    own_code.change(asking / "config.json", **asked, text_config=config["text_config"] | asked)
     engines = [load(spec(folder), tmp_path) for folder in (plain, asking)]
     np.testing.assert_array_equal(*(e.candidate_scores([QUESTION]).logits for e in engines))
 

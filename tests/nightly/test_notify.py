@@ -134,10 +134,10 @@ def test_given_a_corrected_address_then_what_reached_nobody_is_sent_to_it(
 ) -> None:
     server = receiver(404, 200)
     notify.announce(results, VARIABLE, NOW, night=FIRST)
-    for chat, nights in (("A", [FIRST, SECOND]), ("B", [SECOND])):
+    for chat, due in (("A", [FIRST, SECOND]), ("B", [SECOND])):
         monkeypatch.setenv(VARIABLE, f"{server.url}/{chat}")
         again = notify.announce(results, VARIABLE, NOW)
-        assert [(s.night, s.status) for s in again] == [(night, "sent") for night in nights]
+        assert [(s.night, s.status) for s in again] == [(night, "sent") for night in due]
 
 
 def test_given_an_error_then_it_is_tried_again_where_that_may_help(

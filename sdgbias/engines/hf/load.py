@@ -139,6 +139,9 @@ class Repository:
                 f"{self.spec.name}: {self.spec.repo} lacks {len(lacking)} of the weights of a"
                 f" {type(model).__name__}, the first {lacking[0]}; copy or download it again, whole"
             )
+        for part in model.modules():  # outputs are read by name, whatever config.json asks for
+            if getattr(part, "config", None) is not None:
+                part.config.return_dict = True
         with memory_errors(f"{self.spec.name}: out of memory while loading"):
             return model.eval() if "device_map" in options else model.eval().to(device())
 
