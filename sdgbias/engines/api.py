@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from sdgbias.engines import Backend
-from sdgbias.engines.client import Client, Completion, PromptRefused, data_url
+from sdgbias.engines.client import DOWN_AFTER, Client, Completion, PromptRefused, data_url
 from sdgbias.engines.fingerprint import VERSIONS
 from sdgbias.engines.hf.tokens import SPACE_MARKS
 from sdgbias.engines.options import SPELLINGS, ApiOptions, read
@@ -123,7 +123,7 @@ class Api(Backend):
         self.counts = self.client.counts
         self.forces_starts, self.gives_scores = o.prefill, o.top_logprobs > 0
         self._served = o.served_model
-        self._scored_any = False
+        self._scored_any, self._without = False, 0  # answers in a row without log-probabilities
         self._first_tokens: list[str] = []  # of the first answers, in which thoughts are looked for
         # On this machine the port does not identify the model; elsewhere one name may mean other
         # weights on another host.
@@ -145,10 +145,14 @@ class Api(Backend):
     def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
         """Scores of N prompts, bounds where the endpoint withholds them. ModelError when it gives
         no log-probabilities."""
+        scored_before = self._scored_any
         try:
             answers = self.client.answers([(p, "", 0) for p in prompts])
         except NoScores:
             self.client.forget()  # it may still be asked for text
+            if self._scored_any and not scored_before:  # only the answer that came first had none
+                self.client.stopped.clear()
+                return self.candidate_scores(prompts)
             raise
         batch = ScoreBatch.empty(prompts)
         upper = batch.logits.copy()
@@ -241,6 +245,11 @@ class Api(Backend):
         first = answer.first
         named = [(t.token, t.logprob) for t in answer.likeliest or () if t.logprob is not None]
         if first is None or not named:
+            self._without += 1
+            if self._scored_any and self._without < DOWN_AFTER:  # of a gateway's other provider
+                raise PromptRefused(
+                    f"{self.name}: an answer without log-probabilities, which others have"
+                )
             raise NoScores(
                 f"{self.name}: this endpoint gives no log-probabilities of tokens (top_logprobs),"
                 " so its candidates can't be scored; to measure it by its answers alone, set"
@@ -261,7 +270,7 @@ class Api(Backend):
             thoughts = [token for token in firsts if begins_thought(token)]
             if len(firsts) == _PROBES and len(thoughts) * 2 > _PROBES:
                 raise self._thinks(f"begins its answers with {thoughts[0]!r}")
-        self._scored_any = True
+        self._scored_any, self._without = True, 0
         exact, spellings = self._by_id(prompt), self.options.spellings
         return first_token(named, prompt.candidates, exact, spellings, chosen)
 

@@ -180,6 +180,28 @@ def test_an_empty_answer_after_a_scored_one_is_refused_alone(server: Server, mak
         api.candidate_scores(prompts(1, "ABC"))
 
 
+def test_answers_without_log_probabilities_among_others_fail_alone(
+    server: Server, make: Make
+) -> None:
+    """Gateways send some requests to a provider that gives none, be it the first one."""
+
+    def reply(body: dict[str, Any], n: int) -> Reply:
+        if question(body) == "question 0" and n == 1:
+            return answer("B")
+        time.sleep(0.1)
+        return planted(body, n)
+
+    server.script = reply
+    api = make()
+    assert np.isfinite(api.candidate_scores(prompts(3)).logits).all()
+    server.script = lambda body, n: answer("B")
+    for prompt in prompts(DOWN_AFTER - 1, "ABC"):
+        with pytest.raises(PromptRefused, match="which others have"):
+            api.candidate_scores([prompt])
+    with pytest.raises(NoScores):
+        api.candidate_scores(prompts(1, "ABCD"))
+
+
 def test_busy_and_broken_servers_are_asked_again(server: Server, make: Make) -> None:
     faults: list[Reply | None] = [
         refusal(503),
