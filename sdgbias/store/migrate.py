@@ -23,6 +23,8 @@ from sdgbias.store.views import quoted
 EARLIER = (15, 16, 17, 18, 19, 20, 21)
 #: Tables of earlier schemas whose rows are files now -> their view (night_files.py).
 _FILES_NOW = {"nights": "nights", "night_models": "night_outcomes"}
+#: Bytes of the headers of a DuckDB file.
+_HEADERS = 3 * 4096
 #: Files whose schema this process has compared with its own, as (device, inode).
 CURRENT: set[tuple[int, int]] = set()
 
@@ -33,7 +35,7 @@ def prepare(path: Path, wait: float) -> None:
     Busy where another process has the file for ``wait`` seconds."""
     if not path.exists() or _identity(path) in CURRENT:
         return
-    if not path.stat().st_size or database.version(path, wait) != SCHEMA:
+    if _is_begun(path) or database.version(path, wait) != SCHEMA:
         with locks.alone(path, wait):  # whoever creates or publishes into it is done then
             _upgrade(path, wait)
     CURRENT.add(_identity(path))
@@ -44,9 +46,17 @@ def _identity(path: Path) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
+def _is_begun(path: Path) -> bool:
+    """Whether a writer that was killed, or had no room, left the file before it could hold a table:
+    without a byte, or with some of DuckDB's headers alone."""
+    with path.open("rb") as file:
+        start = file.read(_HEADERS)
+    return not start or (start[8:12] == b"DUCK" and len(start) < _HEADERS)
+
+
 def _upgrade(path: Path, wait: float) -> None:
-    if not path.stat().st_size:
-        path.unlink()  # DuckDB creates a file and refuses one without a byte
+    if _is_begun(path):
+        path.unlink()  # DuckDB creates a file and refuses such a one
     version = database.version(path, wait) if path.exists() else 0
     if version == SCHEMA:
         return

@@ -148,11 +148,13 @@ def test_a_file_of_an_unknown_schema_is_refused_and_unchanged(path: Path, other:
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("content", [None, b""])
-def test_an_empty_file_is_a_new_one(path: Path, content: bytes | None) -> None:
-    """What a writer leaves that is killed before its first transaction."""
+@pytest.mark.parametrize("size", [None, 0, 1000, 4096, 8192])
+def test_an_empty_file_is_a_new_one(path: Path, size: int | None) -> None:
+    """What a writer leaves that is killed, or has no room, before its first transaction."""
     path.unlink()
-    path.write_bytes(content) if content is not None else duckdb.connect(str(path)).close()
+    duckdb.connect(str(path)).close()
+    if size is not None:
+        os.truncate(path, size)
 
     assert store.query(path, "FROM runs").empty
 
