@@ -93,9 +93,11 @@ def not_due(name: str, options: NightOptions, night: Night) -> str:
         return "" if addressed else f"no webhook address in {' or '.join(variables)}"
     if name != "analyse" or not options.results.exists():
         return ""
-    # runs, not outcomes: `sdgbias evaluate` publishes between nights, too
-    sql = """SELECT (SELECT max(finished_at) FROM runs) AS published, max(finished_at) AS analysed
-             FROM nights WHERE night <> ? AND step_states->>'analyse' = ?"""
-    [row] = store.query(options.results, sql, [night.night, DONE.state]).to_dict("records")
-    is_due = pd.isna(row["analysed"]) or row["published"] > row["analysed"]
+    # `sdgbias evaluate` publishes between nights, too, and a clock may have been set back since
+    sql = """SELECT (SELECT max(finished_at) FROM runs) AS published, max(finished_at) AS analysed,
+                    $night IN (SELECT night FROM night_outcomes WHERE outcome = 'published') AS new
+             FROM nights WHERE night <> $night AND step_states->>'analyse' = $done"""
+    given = {"night": night.night, "done": DONE.state}
+    [row] = store.query(options.results, sql, given).to_dict("records")
+    is_due = row["new"] or pd.isna(row["analysed"]) or row["published"] > row["analysed"]
     return "" if is_due else "nothing was published since the last analysis"

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -255,6 +256,10 @@ def test_given_nothing_new_or_nobody_to_tell_then_a_step_is_not_due(
     records.begin(s, later, NOW)
     assert not steps.not_due("gate", s, later)
     assert steps.not_due("analyse", s, later) == "nothing was published since the last analysis"
+    now = {"night": LATER, "model": "m", "suite": "sdg", "outcome": "published", "attempts": 1}
+    store.upsert(s.results, {"night_outcomes": pd.DataFrame([now])})
+    assert not steps.not_due("analyse", s, later), "a clock that was set back hides no run"
+    store.upsert(s.results, {"night_outcomes": pd.DataFrame([now | {"outcome": "unchanged"}])})
     by_hand = {"run_id": "a-2", "model": "a", "benchmark_id": "b", "suite": "sdg"}
     store.publish(s.results, by_hand | {"finished_at": NOW + timedelta(hours=5)}, {})
     assert not steps.not_due("analyse", s, later)
