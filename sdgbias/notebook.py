@@ -96,8 +96,9 @@ def compare(one: str, other: str, results: Path | str | None = None) -> pd.DataF
         board = leaderboard.compare(reader, runs, rank_planted=True)
     if board.pairs.empty:
         raise UsageError(
-            f"{' and '.join(chosen)} have no answers left of the same questions and method;"
-            " evaluate both models again, or compare other runs"
+            f"{' and '.join(chosen)} have no answers left of the same questions by Full, by CADE or"
+            " in words; evaluate both models again, or compare their other views: sdgbias serve,"
+            " then the page Compare"
         )
     return board.pairs.drop(columns=["benchmark_id", "kind"])
 

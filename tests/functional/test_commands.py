@@ -167,7 +167,8 @@ def test_two_runs_without_answers_in_common_are_refused(results: Path, tmp_path:
     with duckdb.connect(copy) as file:
         file.execute("DELETE FROM details WHERE run_id LIKE 'fake-optimist%'")
     line = refused(2, f"compare fake-pessimist fake-optimist --results {copy}")
-    assert "have no answers left of the same questions" in line
+    assert "have no answers left of the same questions by Full, by CADE or in words" in line
+    assert "their other views: sdgbias serve" in line
 
 
 def test_tables_metrics_and_methods_are_listed(results: Path) -> None:
