@@ -104,6 +104,17 @@ def test_a_question_shows_what_was_stored(client: TestClient, served: Path) -> N
     assert "Right answer: 40.0" in estimate
 
 
+def test_a_question_leads_to_the_other_models_that_answered_it(client: TestClient) -> None:
+    def others(question: str) -> list[str]:
+        html = client.get(f"/questions/{RUN}/{question}").text
+        links = re.findall(r'href="(/questions/[^"]+)">', html.partition("other models")[2])
+        return list(map(unescape, links))
+
+    assert others("mcq/1?test=T2")
+    assert all(client.get(link).is_success for link in others("mcq/1?test=T2"))
+    assert not others("regression/1060?test=T2"), "no other run has an answer at this test"
+
+
 def test_the_page_says_what_a_picture_shows_and_what_the_question_rests_on() -> None:
     whole, alone = (
         question.caption("photo, tile, nightlights"),

@@ -94,11 +94,15 @@ def one_question(
     selection, _, _ = _selection(reader, chosen, given)
     before, after = questions.neighbours(reader, chosen, selection, item_id)
     of_benchmark = leaderboard.newest_runs(reader, chosen["suite"], chosen["benchmark_id"])
+    others = [r for r in of_benchmark if r["run_id"] != run]
+    sql = "SELECT DISTINCT run_id FROM predictions WHERE task = ? AND item_id = ? AND test = ?"
+    names = [r["run_id"] for r in others]
+    answered = {r["run_id"] for r in reader.ask(sql, [task, item_id, loaded["test"]], runs=names)}
     shown: dict[str, Any] = {
         "title": f"Question {loaded['item'].get('source_id') or item_id}",
         "run": chosen,
         "q": loaded,
-        "others": [r for r in of_benchmark if r["run_id"] != run],
+        "others": [r for r in others if r["run_id"] in answered],
         "back": back,
         "before": before,
         "after": after,
