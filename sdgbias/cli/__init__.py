@@ -98,6 +98,7 @@ def main() -> None:
         typer.echo(f"error: {lacks[0]}", err=True)
         sys.exit(lacks[1])
     except SystemExit as ended:
-        if ended.code == 130:  # Typer's own answer to Ctrl-C, without a word
+        # Typer's own answer to Ctrl-C, without a word; it is how a server is meant to end
+        if ended.code == 130 and words[:1] != ["serve"]:
             typer.echo(interruption(progress.current()), err=True)
         raise

@@ -206,11 +206,12 @@ def _line(r: dict[str, Any]) -> tuple[str, ...]:
     """Columns: verdict, rule, what, before -> after, change with interval, n, allowed, MDE, note
     where it isn't a PASS."""
     from sdgbias.analysis import night_text as words
+    from sdgbias.wording import NO_INTERVAL
 
     full = dict.fromkeys(words.NUMBERS) | r
     c = words.cells(full)
     value = " -> ".join(filter(None, (c["before"], c["value"])))
-    ci = c["ci"] or (words.NO_INTERVAL if c["change"] or words.floor(r) else "")
+    ci = c["ci"] or (NO_INTERVAL if c["change"] or words.floor(r) else "")
     change = " ".join(filter(None, (c["change"], f"[{ci}]" if ci else "")))
     n, mde = f"n {c['n']}" if c["n"] != "0" else "", f"MDE {c['mde']}" if c["mde"] else ""
     note = "" if r["verdict"] == "PASS" and r["rule"] != "unchanged" else words.note(full)

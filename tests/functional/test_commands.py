@@ -7,6 +7,9 @@ import io
 import json
 import re
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +26,7 @@ from sdgbias.cli.results import compare
 from sdgbias.files import packaged_yaml
 from sdgbias.nightly.night_options import NightOptions
 from sdgbias.report.build import write_report
-from tests.builders.commands import REPOSITORY, ok, refused, sdgbias
+from tests.builders.commands import REPOSITORY, environment, ok, refused, sdgbias
 from tests.builders.results import copied, publish_fake
 
 
@@ -169,6 +172,21 @@ def test_two_runs_without_answers_in_common_are_refused(results: Path, tmp_path:
     line = refused(2, f"compare fake-pessimist fake-optimist --results {copy}")
     assert "have no answers left of the same questions by Full, by CADE or in words" in line
     assert "their other views: sdgbias serve" in line
+
+
+def test_ctrl_c_ends_a_server_without_a_word_of_unfinished_work(results: Path) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-m", "sdgbias.cli", "serve", "--port", "0", "--results", str(results)],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # a shell's background job, as a runner of tests may be one, ignores the signal
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert child.stdout is not None and "Ctrl-C ends it" in child.stdout.readline()
+    child.send_signal(signal.SIGINT)
+    assert child.communicate(timeout=60)[1] == "" and child.returncode == 130
 
 
 def test_tables_metrics_and_methods_are_listed(results: Path) -> None:
