@@ -107,6 +107,7 @@ def test_every_page_says_what_needs_pictures(results: Path, tmp_path: Path) -> N
 
     model_page = text_of(page.with_name("model-planted-language.html"))
     assert f"Pictures and CADE : {NEEDS_PICTURES}" in model_page
+    assert "Accuracy by evidence" in model_page and "before and after CADE" not in model_page
     assert "Test Q-only CTX+Q T1 " in model_page, "no column without a number"
     assert f"planted-language planted {' '.join([NEEDS_PICTURES] * 3)}" in text_of(page)
     [h] = [t for t in tables if t.item == "H"]
