@@ -173,6 +173,9 @@ def _values(kept: pd.DataFrame) -> tuple[pd.DataFrame, list[pd.DataFrame]]:
         if not np.isfinite(low):
             is_valid &= number != MISSING_CODE
             wanted = f"the finite numbers {unit}, where {MISSING_CODE:g} means missing"
+        elif name == "adm1dhs":
+            is_valid &= number % 1 == 0
+            wanted = f"the whole numbers {wanted}"
         values[name] = number.where(is_valid)
         blanked.append(_blanked(kept, name, is_valid, wanted))
     # DHS writes 0, 0 where the position is unknown

@@ -22,7 +22,7 @@ import pandas as pd
 from sdgbias.errors import InputError
 from sdgbias.files import packaged_yaml
 from sdgbias.raw.clusters import countries
-from sdgbias.raw.text_tables import numbers, read_text, refuse, years
+from sdgbias.raw.text_tables import numbers, read_text, refuse, separator, years
 
 COLUMNS = ("series", "iso3", "region", "stratum", "year", "value", "source")
 REGIONS_FILE = "gdl_regions.csv"
@@ -303,7 +303,9 @@ def _csvs(folder: Path) -> list[Path]:
 
 def _header(path: Path) -> list[str]:
     try:
-        return list(pd.read_csv(path, nrows=0, encoding="utf-8-sig").columns.str.strip())
+        mark, above = separator(path)
+        head = pd.read_csv(path, sep=mark, skiprows=above, nrows=0, encoding="utf-8-sig")
+        return list(head.columns.str.strip())
     except (ValueError, OSError, EOFError, zlib.error):
         return []
 

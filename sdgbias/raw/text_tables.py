@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import re
 import warnings
 import zlib
 from collections.abc import Sequence
@@ -28,7 +29,8 @@ def read_text(
     stripped text, '' missing (pandas' default would take Namibia's 'NA' for missing).
 
     UTF-8, else Windows-1252, and commas, else semicolons or tabs, whichever tool saved the file
-    last; numbers keep their decimal commas (`decimal_points`). ``whole_lines``: a line of more
+    last (Excel's first line `sep=;` is no row); numbers keep their decimal commas
+    (`decimal_points`). ``whole_lines``: a line of more
     cells than the header has is a fault, too. Raises InputError for a file that is no CSV, is cut
     off in its last line or lacks one of ``columns``; ``again``: what to do about it.
     """
@@ -37,8 +39,10 @@ def read_text(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error" if whole_lines else "ignore", pd.errors.ParserWarning)
-            form: dict[str, Any] = {"sep": separator(path), "dtype": str, "keep_default_na": False}
-            if _is_cut_off(path, form["sep"]):
+            mark, above = separator(path)
+            form: dict[str, Any] = {"sep": mark, "skiprows": above}
+            form |= {"dtype": str, "keep_default_na": False}
+            if _is_cut_off(path, mark, above):
                 raise ValueError("its last line is cut off")
             try:
                 table = pd.read_csv(path, encoding="utf-8-sig", index_col=False, **form)
@@ -61,24 +65,27 @@ def read_text(
     return table.fillna("").apply(lambda column: column.str.strip())
 
 
-def separator(path: Path) -> str:
-    """What separates the columns of a CSV file (perhaps .gz): a comma, or where its first line has
-    none, a semicolon or a tab. Raises OSError, EOFError, zlib.error, and ValueError for a file that
-    begins with zero bytes."""
+def separator(path: Path) -> tuple[str, int]:
+    """What separates the columns of a CSV file (perhaps .gz), and how many lines stand above the
+    names of its columns: one where the first line is Excel's `sep=;`, which says what separates
+    them, else none, and a comma, or where its first line has none, a semicolon or a tab. Raises
+    OSError, EOFError, zlib.error, and ValueError for a file that begins with zero bytes."""
     with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
         first = file.readline(2**20)
     if b"\0" in first:
         raise ValueError("it holds zero bytes; UTF-16 or no text at all")
-    return next((mark for mark in (",", ";", "\t") if mark.encode() in first), ",")
+    if stated := re.fullmatch(rb"(?:\xef\xbb\xbf)?sep=([,;\t])\r?\n", first):
+        return stated[1].decode(), 1
+    return next((mark for mark in (",", ";", "\t") if mark.encode() in first), ","), 0
 
 
-def _is_cut_off(path: Path, mark: str) -> bool:
-    """Whether the last line has no end and fewer cells than the first, as after half a download. An
-    archive that is cut short can't be read at all."""
+def _is_cut_off(path: Path, mark: str, above: int) -> bool:
+    """Whether the last line has no end and fewer cells than the line of names, as after half a
+    download. An archive that is cut short can't be read at all."""
     if path.suffix == ".gz":
         return False
     with path.open("rb") as file:
-        first = file.readline()
+        first = [file.readline() for _ in range(above + 1)][-1]
         file.seek(max(0, path.stat().st_size - 2**20))
         last = file.read().rpartition(b"\n")[2].strip(b" ")
     if not last or last.count(b'"') % 2:  # the end of a cell of several lines
@@ -92,7 +99,7 @@ def _is_cut_off(path: Path, mark: str) -> bool:
 def decimal_points(path: Path, table: pd.DataFrame) -> pd.DataFrame:
     """The table with points in its numbers: where no comma separates columns, they have commas, as
     spreadsheets of many languages write them."""
-    if separator(path) == ",":
+    if separator(path)[0] == ",":
         return table
     return table.replace(r"^([-+]?\d*),(\d+(?:[eE][-+]?\d+)?)$", r"\1.\2", regex=True)
 

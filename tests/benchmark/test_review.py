@@ -206,20 +206,22 @@ def test_sheets_that_can_not_be_drawn_are_refused(
         ("\t", "utf-8", "\r\n"),
     ],
 )
+@pytest.mark.parametrize("excel", [False, True])
 def test_csvs_as_people_return_them(
-    tmp_path: Path, separator: str, encoding: str, end: str
+    tmp_path: Path, separator: str, encoding: str, end: str, excel: bool
 ) -> None:
+    above = f"sep={separator}{end}" if excel else ""
     rows = [
         ("mcq", "123456789012345", "accept", "", ""),
         ("regression", "7", "reject", "wrong-gold", 'Straße, "neu"; alt'),
-        ("mcq", "8", "", "", ""),
+        ("mcq", "-8", "", "", ""),  # of an imported release
     ]
     table = pd.DataFrame(rows, columns=COLUMNS)
     table["verdict"] = table["verdict"].str.upper()
     for prefix in ("", table["task"] + "-"):  # a bare number, or the key
         text = table.assign(item_id=prefix + table["item_id"])
         text = text.to_csv(index=False, sep=separator, lineterminator=end)
-        (tmp_path / "a.csv").write_bytes(text.encode(encoding))
+        (tmp_path / "a.csv").write_bytes((above + text).encode(encoding))
         verdicts = read_verdicts(tmp_path / "a.csv")
         assert list(verdicts.itertuples(name=None)) == [
             (f"{task}-{item_id}", *rest) for task, item_id, *rest in rows

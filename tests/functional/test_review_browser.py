@@ -190,7 +190,8 @@ def test_by_keyboard_kept_saved_and_loaded(
     assert text(chrome, "done") == f"0 of {len(keys)}"
     other = tmp_path / "anna.csv"
     commas = (saved / "anna.csv").read_bytes().decode("utf-8-sig")
-    other.write_bytes(commas.replace(",", ";").replace('"late;', '"late,').encode())
+    semicolons = commas.replace(",", ";").replace('"late;', '"late,')
+    other.write_bytes(f"sep=;\r\n{semicolons}".encode())
     chrome.find_element("id", "file").send_keys(str(other))
     until(lambda: text(chrome, "done") == f"3 of {len(keys)}")
     assert read_verdicts(save(chrome, saved, "anna.csv")).equals(got)

@@ -17,8 +17,9 @@ from sdgbias.raw.text_tables import read_text
         ('a,"b, in years"\n1,2', 1),
         ('a,b\n1,2\n"a note, on\ntwo lines",4', 2),
         ("a,b", 0),
+        ("sep=;\na;b\n1;2", 1),
     ],
-    ids=["whole", "comma in a name", "cell of two lines", "names alone"],
+    ids=["whole", "comma in a name", "cell of two lines", "names alone", "Excel's first line"],
 )
 def test_a_file_without_a_last_line_break_is_read_whole(
     tmp_path: Path, text: str, rows: int

@@ -144,7 +144,7 @@
   }
 
   async function load(text, title) {
-    const [header, ...body] = rows(text.replace(/^\ufeff/, ""));
+    const [header, ...body] = rows(text.replace(/^\ufeff?(sep=.\r?\n)?/, ""));
     const columns = header.map((column) => column.toLowerCase());
     if (!["task", "item_id", "verdict"].every((column) => columns.includes(column))) return notice(`${title}: no reviewer's CSV; its first row must read ${data.columns.join(",")}`);
     // A CSV goes to the person whose it is, whoever is chosen on the page.
@@ -156,7 +156,7 @@
     for (const cells of body) {
       const [task, id, verdict, reason, comment, said] = [...data.columns, "said"].map((column) => cells[columns.indexOf(column)] || "");
       if (!id) continue;
-      const key = /^\d+$/.test(id) ? `${task.toLowerCase()}-${id}` : id;
+      const key = /^-?\d+$/.test(id) ? `${task.toLowerCase()}-${id}` : id;
       const value = [verdict.toLowerCase(), reason.toLowerCase(), comment];
       if (!items.has(key) || !["", "accept", "reject"].includes(value[0]) || !["", ...data.reasons].includes(value[1])) {
         strange++;

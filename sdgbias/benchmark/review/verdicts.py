@@ -54,8 +54,8 @@ def read_verdicts(path: Path) -> pd.DataFrame:
     with file and row."""
     table = read_sheet(path, COLUMNS, "item_id")
     item, reason = table["item_id"], table["reason"]
-    keys = item.where(~item.str.isdecimal(), table["task"] + "-" + item)
-    is_key = keys.str.fullmatch(rf"({'|'.join(Task)})-\d{{1,18}}")
+    keys = item.where(~item.str.fullmatch(r"-?\d+"), table["task"] + "-" + item)
+    is_key = keys.str.fullmatch(rf"({'|'.join(Task)})--?\d{{1,19}}")
     hint = "ids read like mcq-123456789; a spreadsheet shortens long ones: use the sheet's page"
     refuse_row(path, keys, is_key, hint)
     refuse_row(path, keys, ~keys.duplicated(), "is there twice; keep one of the rows")
