@@ -44,6 +44,13 @@ def tables(html: str) -> dict[str, list[list[str]]]:
     return found
 
 
+def test_every_table_of_a_template_has_a_caption() -> None:
+    begins = re.compile(r"(?:<table(?: [^>]*)?>|call ui\.table\([^)]*\) %\})\s*(.{9})", re.S)
+    for template in Path(layout.__file__).with_name("templates").glob("*.j2"):
+        for after in begins.findall(template.read_text(encoding="utf-8")):
+            assert after in ("<caption ", "<caption>", "{{ caller"), f"{template.name}: {after}"
+
+
 @pytest.mark.parametrize("page", SHARED, ids=lambda page: page.title)
 def test_both_doors_show_the_same_numbers(
     static: Path, client: TestClient, page: layout.Page
