@@ -49,10 +49,12 @@ def read_text(
             except UnicodeDecodeError:
                 form |= {"encoding": "cp1252", "encoding_errors": "replace"}
                 table = pd.read_csv(path, index_col=False, **form)
-    # the last three: a .gz that is cut short, and a line that is too long
-    except (ValueError, OSError, EOFError, zlib.error, pd.errors.ParserWarning) as error:
+    # the last two: a .gz that is cut short
+    except (ValueError, OSError, EOFError, zlib.error) as error:
         cause = str(error).strip().splitlines()[0]
         raise InputError(f"{path} is no readable CSV ({cause}); {again}") from error
+    except pd.errors.ParserWarning as error:
+        raise InputError(f"{path}: {_long_line(path, mark, above)}; {again}") from error
     table.columns = table.columns.astype("str").str.strip()
     missing = [name for name in columns if name not in table.columns]
     if missing:
@@ -71,12 +73,17 @@ def separator(path: Path) -> tuple[str, int]:
     them, else none, and a comma, or where its first line has none, a semicolon or a tab. Raises
     OSError, EOFError, zlib.error, and ValueError for a file that begins with zero bytes."""
     with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-        first = file.readline(2**20)
+        first = _lines(file.read(2**20))[0]
     if b"\0" in first:
         raise ValueError("it holds zero bytes; UTF-16 or no text at all")
-    if stated := re.fullmatch(rb"(?:\xef\xbb\xbf)?sep=([,;\t])\r?\n", first):
+    if stated := re.fullmatch(rb"(?:\xef\xbb\xbf)?sep=([,;\t])", first):
         return stated[1].decode(), 1
     return next((mark for mark in (",", ";", "\t") if mark.encode() in first), ","), 0
+
+
+def _lines(data: bytes) -> list[bytes]:
+    """Without their ends, which are those of any system."""
+    return re.split(rb"\r\n|\r|\n", data)
 
 
 def _is_cut_off(path: Path, mark: str, above: int) -> bool:
@@ -85,15 +92,24 @@ def _is_cut_off(path: Path, mark: str, above: int) -> bool:
     if path.suffix == ".gz":
         return False
     with path.open("rb") as file:
-        first = [file.readline() for _ in range(above + 1)][-1]
+        first = _lines(file.read(2**20))[above]
         file.seek(max(0, path.stat().st_size - 2**20))
-        last = file.read().rpartition(b"\n")[2].strip(b" ")
+        last = _lines(file.read())[-1].strip(b" ")
     if not last or last.count(b'"') % 2:  # the end of a cell of several lines
         return False
     wanted, got = (
         next(csv.reader([line.decode("latin-1")], delimiter=mark)) for line in (first, last)
     )
     return len(got) < len(wanted)
+
+
+def _long_line(path: Path, mark: str, above: int) -> str:
+    """What is wrong with the first line that has more cells than the line of names."""
+    with path.open(encoding="latin-1", newline="") as file:
+        reader = csv.reader(file, delimiter=mark)
+        names, *rows = [(reader.line_num, len(row)) for row in reader][above:]
+    line, cells = next(row for row in rows if row[1] > names[1])
+    return f"line {line} has {cells} cells, the line of names {names[1]}"
 
 
 def decimal_points(path: Path, table: pd.DataFrame) -> pd.DataFrame:

@@ -18,14 +18,15 @@ from sdgbias.raw.text_tables import read_text
         ('a,b\n1,2\n"a note, on\ntwo lines",4', 2),
         ("a,b", 0),
         ("sep=;\na;b\n1;2", 1),
+        ("sep=;\ra;b\r1,5;2\r3;4", 2),
     ],
-    ids=["whole", "comma in a name", "cell of two lines", "names alone", "Excel's first line"],
+    ids=["whole", "comma in a name", "cell of two lines", "names alone", "Excel", "Excel on a Mac"],
 )
 def test_a_file_without_a_last_line_break_is_read_whole(
     tmp_path: Path, text: str, rows: int
 ) -> None:
     path = tmp_path / "t.csv"
-    path.write_text(text)
+    path.write_text(text, newline="")
 
     assert len(read_text(path)) == rows
 
