@@ -15,7 +15,7 @@ from sdgbias import cli
 from sdgbias.analysis import paper as tables
 from sdgbias.analysis.paper import formats, numbers, results
 from sdgbias.analysis.paper.numbers import described
-from sdgbias.errors import UsageError
+from sdgbias.errors import StoreError, UsageError
 from sdgbias.raw.facet import GROUPS
 from sdgbias.store import database
 from sdgbias.types import FACET, SDG
@@ -120,6 +120,8 @@ def test_command_prints_writes_and_refuses(full: Path, tmp_path: Path) -> None:
         run("--csv", "--json")
     with pytest.raises(UsageError, match="unknown table"):
         run("--table", "Z")
+    with pytest.raises(StoreError, match=r"table_A.md: can't be written"):
+        run("--table", "A", "--out", str(full / "tables"))
 
 
 def test_the_results_are_opened_once(full: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ import pandas as pd
 from sdgbias.analysis.paper.numbers import described
 from sdgbias.analysis.paper.results import NOT_RUN, Run
 from sdgbias.analysis.paper.tables import MADE, Cell, Column, Kind, Row, Table
+from sdgbias.files import write_atomically
 
 #: Columns of a terminal, and of the label of a row.
 WIDTH, WIDEST_LABEL = 120, 70
@@ -201,13 +202,12 @@ def as_json(tables: Sequence[Table], runs: Sequence[Run]) -> str:
 
 
 def write(tables: Sequence[Table], folder: Path) -> list[Path]:
-    """Write `<item>.md` and `<item>.csv` of every table; returns the paths."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write `<item>.md` and `<item>.csv` of every table; returns the paths. Raises StoreError."""
     files = {
         folder / f"{'table_' if len(t.item) == 1 else ''}{t.item}.{ending}": content
         for t in tables
         for ending, content in (("md", markdown(t)), ("csv", as_csv([t])))
     }
     for path, content in files.items():
-        path.write_text(content, encoding="utf-8")
+        write_atomically(path, content)
     return list(files)
