@@ -50,6 +50,7 @@ def synthetic_benchmark(
     regression: int,
     *,
     checked: bool = False,
+    seed: int = 5,
 ) -> Path:
     """A benchmark of synthetic clusters, built by the package; its raw data are in `raw` beside it.
     ``checked``: it has passed its gate."""
@@ -60,7 +61,7 @@ def synthetic_benchmark(
         from sdgbias.raw.synthetic import write_sample
 
         raw = folder / "raw"
-        write_sample(raw, clusters, 5)
+        write_sample(raw, clusters, seed)
         draw = Draw(mcq=mcq, regression=regression)
         build(raw, raw / "indicators", folder / "benchmark", draw)
         if checked:

@@ -4,17 +4,20 @@ change is no alarm."""
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 import pytest
+import yaml
 
 from sdgbias import store
 from sdgbias.registry import entries
 from sdgbias.scoring import evaluate
 from sdgbias.suites.suite import EvalSettings
-from tests.builders.commands import add_model, ok, refused, sdgbias
+from tests.builders.commands import REPOSITORY, add_model, ok, refused, sdgbias
+from tests.builders.once import synthetic_benchmark
 from tests.builders.webhook import receiving
 
 FIRST, SECOND = "2026-11-20T0130", "2026-11-21T0130"
@@ -69,6 +72,27 @@ def nights(tmp_path_factory: pytest.TempPathFactory, tiny_benchmark: Path) -> St
     policy = folder / "policy.yaml"
     policy.write_text(POLICY)
     return Stack(folder, results, policy)
+
+
+def test_the_regression_of_the_tutorial_is_a_breach_on_the_benchmark_of_the_demo(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    demo = yaml.safe_load((REPOSITORY / "params.yaml").read_text(encoding="utf-8"))
+    sizes = (demo["sample"]["clusters"], demo["benchmark"]["mcq"], demo["benchmark"]["regression"])
+    seed = demo["sample"]["seed"]
+    benchmark = synthetic_benchmark(tmp_path_factory, "demo", *sizes, checked=True, seed=seed)
+    tutorial = (REPOSITORY / "docs/tutorial/first-nights.md").read_text(encoding="utf-8")
+    [(old, new, file)] = re.findall(r"sed -i 's/(.+)/(.+)/' (\S+)", tutorial)
+    entry = (REPOSITORY / file).read_text(encoding="utf-8")
+    (tmp_path / file).parent.mkdir(parents=True)
+    settings, runs = EvalSettings(draws=50, passes=()), []
+    for text in (entry, entry.replace(old, new)):
+        (tmp_path / file).write_text(text, encoding="utf-8")
+        spec = entries.load(tmp_path, Path(file).stem)
+        results = tmp_path / "r.duckdb"
+        runs.append(evaluate.evaluate(spec, tmp_path, benchmark, results, settings).run_id)
+    done = sdgbias("gate --results", results, "--baseline", runs[0], "--run", runs[1])
+    assert done.returncode == 6, done.stdout
 
 
 def test_a_planted_loss_is_caught_told_and_explained(
