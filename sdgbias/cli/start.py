@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -65,6 +66,7 @@ def _step(
     fine: tuple[int, ...] = (0,),
     as_json: bool = False,
     more: Mapping[str, str] | None = None,
+    onward: str = "",
 ) -> None:
     """Run one command of the tour, with ``more`` in its environment: its stage is on this command's
     line, its output above it, or on standard error where standard output is one JSON value."""
@@ -85,7 +87,7 @@ def _step(
     if child.returncode not in fine:
         raise InfrastructureError(
             f"{title} ended with exit code {child.returncode}; what is finished is kept: run the"
-            " same command again"
+            f" same command again{onward}"
         )
 
 
@@ -164,13 +166,20 @@ def demo(
     writes the report and offline W&B runs.
     """
     from sdgbias import store
+    from sdgbias.registry import entries
 
     if not Path("dvc.yaml").is_file():
         raise UsageError("no dvc.yaml here; run `sdgbias demo` in the folder of the project")
+    if not any(entries.is_due(spec, date.today()) for spec in entries.load_readable()[0].values()):
+        raise UsageError(
+            "no enabled model in registry/models: the embedded ones are in a checkout; to add one:"
+            " sdgbias register-model REPO"
+        )
     began = time.monotonic()
     with _compiled() as compiler, _prefect() as address:
         with lock_apart():
-            _step("data", [sys.executable, "-m", "dvc", "repro", "--quiet"], as_json=as_json)
+            repro = [sys.executable, "-m", "dvc", "repro", "--quiet"]
+            _step("data", repro, as_json=as_json, onward=" ('dvc repro' says why it ended)")
         progress.update("compiling")
         compiler.wait()
         night = [sys.executable, "-m", "flows.nightly", "--results", str(results)]

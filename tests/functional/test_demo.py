@@ -19,7 +19,7 @@ from sdgbias.cli import start
 from sdgbias.cli.options import query_table
 from sdgbias.errors import InfrastructureError
 from sdgbias.suites import facet
-from tests.builders.commands import REPOSITORY, sdgbias
+from tests.builders.commands import REPOSITORY, ok, refused, sdgbias
 from tests.builders.numbers import numbers_of
 
 
@@ -90,9 +90,15 @@ def test_json_leaves_standard_output_to_its_value(tmp_path: Path) -> None:
     """What a stage prints, and why one failed, is on standard error."""
     (tmp_path / "dvc.yaml").write_text("stages: {sample: {cmd: exit 3}}\n")
     git(tmp_path, "init", "-q")
-    done = sdgbias("demo", "--json", cwd=tmp_path)
+    done = sdgbias("demo", "--json", cwd=tmp_path, registry=REPOSITORY)
     assert done.returncode == InfrastructureError.exit_code and done.stdout == ""
     assert "== data: " in done.stderr and "run the same command again" in done.stderr
+
+
+def test_a_project_without_models_has_no_demo(tmp_path: Path) -> None:
+    ok("init", cwd=tmp_path)
+    assert "sdgbias register-model REPO" in refused(2, "demo", cwd=tmp_path)
+    assert not (tmp_path / "data").exists()
 
 
 @pytest.mark.long
