@@ -74,6 +74,7 @@ def nights(tmp_path_factory: pytest.TempPathFactory, tiny_benchmark: Path) -> St
     return Stack(folder, results, policy)
 
 
+@pytest.mark.long  # a benchmark of the demo's size
 def test_the_regression_of_the_tutorial_is_a_breach_on_the_benchmark_of_the_demo(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
