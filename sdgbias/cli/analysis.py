@@ -58,6 +58,7 @@ def analyse(
         return
     from sdgbias.analysis import analyse as lab
     from sdgbias.analysis.rows import AnalysisSettings
+    from sdgbias.wording import many
 
     settings = AnalysisSettings(draws, seed, bootstrap)
     rows_of = lab.analyse(Path(results), run, settings, again=again, progress=update)
@@ -66,7 +67,7 @@ def analyse(
         return
     for run_id, rows in rows_of.items():
         before = "analysed before with these settings"
-        typer.echo(f"{run_id}: {before if rows is None else f'{rows:,} rows'}")
+        typer.echo(f"{run_id}: {before if rows is None else many(rows, 'row')}")
     onward = f"sdgbias report --results {argument(results)}; beside the papers: sdgbias reproduce"
     print_findings(results, rows_of, onward)
 

@@ -144,6 +144,7 @@ def log(
     project sdgbias). WANDB_MODE=offline sends nothing.
     """
     from sdgbias.report.wandb.log import log_night
+    from sdgbias.wording import many
 
     target = folder or results.parent / "wandb"
     runs = log_night(results, target, night=night, run_ids=run or (), again=again, progress=update)
@@ -151,7 +152,7 @@ def log(
     if failed:
         more = f" --night {night}" if night else ""
         raise InfrastructureError(
-            f"W&B: {len(failed)} of {len(runs)} runs left out, {failed[0].run_id}:"
+            f"W&B: {len(failed)} of {many(len(runs), 'run')} left out, {failed[0].run_id}:"
             f" {failed[0].failed}; the results are as before, again: sdgbias wandb log --results"
             f" {argument(results)}{more}"
         )
@@ -159,6 +160,8 @@ def log(
 
 def _print_outcome(runs: list[Logged], target: Path) -> list[Logged]:
     """Print what was logged; returns the runs that were not."""
+    from sdgbias.wording import many
+
     waiting = [run for run in runs if run.folder and run.folder.name.startswith("offline-run-")]
     for reason in sorted({run.offline for run in waiting} - {""}):
         typer.echo(f"W&B can't be reached, the runs wait: {reason}", err=True)
@@ -166,7 +169,7 @@ def _print_outcome(runs: list[Logged], target: Path) -> list[Logged]:
     failed = [run for run in runs if run.failed]
     sent = len(runs) - len(waiting) - before - len(failed)
     typer.echo(
-        f"W&B: {sent} runs sent, {len(waiting)} wait in {target}"
+        f"W&B: {many(sent, 'run')} sent, {many(len(waiting), 'waits', 'wait')} in {target}"
         + (f", {before} logged before" if before else "")
         + (f". To send them: wandb sync {target}/wandb/offline-run-*" if waiting else "")
     )

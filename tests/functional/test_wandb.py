@@ -106,7 +106,7 @@ def test_a_key_in_the_environment_sends_at_once_and_links_the_scores(
         logged_in.setenv(log.REGISTRY, "team/sdgbias/scores")
         for night in NIGHTS:
             said = ok(f"wandb log --results {results} --night {night} --dir {tmp_path / 'w'}")
-            assert "1 runs sent, 0 wait" in said and KEY not in said
+            assert "1 run sent, 0 wait in" in said and KEY not in said
     assert steps(server) == STEPS
     used = [v["input"]["runName"] for v in server.of("UseArtifact")]
     assert used == [f"{NIGHTS[0]}-{RUN}"] * 2, "benchmark and model, once"
@@ -130,7 +130,7 @@ def test_a_server_that_cannot_be_used_leaves_the_run_waiting(
         logged_in.setenv("WANDB_BASE_URL", nowhere if mood == "gone" else server.address)
         done = sdgbias(f"wandb log --results {results} --dir {tmp_path / 'w'}")
     assert done.returncode == 0, done.stderr
-    assert "0 runs sent, 1 wait" in done.stdout and "W&B can't be reached" in done.stderr
+    assert "0 runs sent, 1 waits in" in done.stdout and "W&B can't be reached" in done.stderr
     assert KEY not in done.stdout + done.stderr
     assert len(list((tmp_path / "w").glob("wandb/offline-run-*"))) == 1
 
@@ -147,7 +147,7 @@ def test_runs_that_cannot_be_written_are_named(results: Path, tmp_path: Path) ->
     (tmp_path / "file").write_text("")
     folder = tmp_path / "file" / "w"
     line = refused(8, f"wandb log --results {results} --dir {folder}")
-    assert "W&B: 1 of 1 runs left out" in line and "the results are as before" in line
+    assert "W&B: 1 of 1 run left out" in line and "the results are as before" in line
     fault = "can't be written (Not a directory); choose another --dir"
     assert f"{folder / log.LOGGED}: {fault}" in line
 

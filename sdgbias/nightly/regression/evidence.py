@@ -29,7 +29,7 @@ from sdgbias.nightly.regression.baseline import FIRST_RUN
 from sdgbias.nightly.regression.measured import RunAnswers, paired
 from sdgbias.nightly.regression.policy import ALL, EACH, Rule
 from sdgbias.types import View
-from sdgbias.wording import p_value
+from sdgbias.wording import many, p_value
 
 NAN = float("nan")
 #: Metrics whose flips are between right and wrong.
@@ -176,7 +176,7 @@ def _of_answers(
     if both.empty:
         return e.missing("no question is in both runs word for word")
     compared = (_gap if e.rule.by else _mean_change)(e, both)
-    note = f"{left:,} questions are in one run only" if left else ""
+    note = f"{many(left, 'question is', 'questions are')} in one run only" if left else ""
     return replace(compared, note="; ".join(filter(None, (compared.note, note))))
 
 
@@ -207,9 +207,9 @@ def _mean_change(e: RuleEvidence, both: pd.DataFrame) -> RuleEvidence:
         by_group = f"groups of questions {up:,} to {down:,}"
         sign = p_value(stats.sign_test(up, down))
         notes.append(f"{better:,} better, {worse:,} worse, {by_group}, sign test p {sign}")
-    if (many := test.estimate.clusters) < 10:
-        few = " only" if many >= stats.FEWEST else ": too few to judge"
-        notes.append(f"{many} independent groups of questions{few}")
+    if (groups := test.estimate.clusters) < 10:
+        few = " only" if groups >= stats.FEWEST else ": too few to judge"
+        notes.append(f"{many(groups, 'independent group')} of questions{few}")
     return e.tested(
         p,
         before=float(both["before"].mean()),

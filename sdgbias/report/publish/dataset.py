@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import yaml
 
-from sdgbias import suites
+from sdgbias import suites, wording
 from sdgbias.benchmark.card.figures import source_ids
 from sdgbias.errors import InputError, UsageError, argument
 from sdgbias.files import json_object, reading, understood
@@ -69,8 +69,8 @@ def read(folder: Path) -> Benchmark:
     items["source"] = source_ids(items["source"], series)
     withheld = items[~items["source"].isin(free)]
     notes = [
-        f"{n:,} questions, and answers to them, from {source}: its terms don't allow passing them"
-        " on"
+        f"{wording.many(n, 'question')} from {source}, with the answers: its terms don't allow"
+        " passing them on"
         for source, n in withheld.groupby("source").size().items()
     ]
     return Benchmark(folder, card["benchmark_id"], card, withheld, notes)
