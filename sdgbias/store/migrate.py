@@ -48,15 +48,16 @@ def _identity(path: Path) -> tuple[int, int]:
 
 def _is_begun(path: Path) -> bool:
     """Whether a writer that was killed, or had no room, left the file before it could hold a table:
-    without a byte, or with some of DuckDB's headers alone."""
-    with path.open("rb") as file:
-        start = file.read(_HEADERS)
-    return not start or (start[8:12] == b"DUCK" and len(start) < _HEADERS)
+    without a byte, or with some of DuckDB's headers alone. A whole file isn't opened: closing it
+    would give up the locks of this process's connections."""
+    if (size := path.stat().st_size) >= _HEADERS:
+        return False
+    return not size or path.read_bytes()[8:12] == b"DUCK"
 
 
 def _upgrade(path: Path, wait: float) -> None:
     if _is_begun(path):
-        path.unlink()  # DuckDB creates a file and refuses such a one
+        path.unlink()  # DuckDB creates a file, and refuses such a one
     version = database.version(path, wait) if path.exists() else 0
     if version == SCHEMA:
         return
