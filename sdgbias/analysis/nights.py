@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from sdgbias import store
-from sdgbias.errors import UsageError, one_of
+from sdgbias.errors import StoreError, one_of
 from sdgbias.files import packaged_sql
 
 BREACH, PASS, INSUFFICIENT, MISSING = "BREACH", "PASS", "INSUFFICIENT_EVIDENCE", "MISSING"
@@ -127,18 +127,25 @@ def names(results: Path | Query) -> list[str]:
     return list(rows["night"])
 
 
+def chosen(results: Path | Query, night: str = "") -> str:
+    """This night, by default the newest; '' if the file has no nights. Raises StoreError for an
+    unknown one."""
+    every = names(results)
+    if night and night not in every:
+        earlier = f" and {len(every) - 10} earlier ones" if len(every) > 10 else ""
+        raise StoreError(one_of("night", night, every[-10:]) + earlier)
+    return night or (every[-1] if every else "")
+
+
 def load(results: Path | Query, night: str = "") -> NightRecord | None:
-    """A night, by default the newest; None if the file has no nights. Raises UsageError for an
+    """A night, by default the newest; None if the file has no nights. Raises StoreError for an
     unknown night."""
     if isinstance(results, Path):
         with store.held_open(results):  # ten queries open the file once
             return load(_asking(results), night)
-    query, nights = results, names(results)
-    if night and night not in nights:
-        raise UsageError(one_of("night", night, nights[-10:]))
-    if not nights:
+    query, night = results, chosen(results, night)
+    if not night:
         return None
-    night = night or nights[-1]
 
     def ask(sql: str, **params: object) -> pd.DataFrame:
         return query(sql, {"night": night, **params})
@@ -167,7 +174,8 @@ def load(results: Path | Query, night: str = "") -> NightRecord | None:
         return not m.breached, got, _ORDER.get(m.verdict, 4), m.model, m.suite
 
     models.sort(key=rank)
-    shown = nights[: nights.index(night) + 1][-NIGHTS_SHOWN:]
+    every = names(query)
+    shown = every[: every.index(night) + 1][-NIGHTS_SHOWN:]
     return NightRecord(night, row, models, _history(query, shown))
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from sdgbias import store
 from sdgbias.benchmark.own_spec import UNKNOWN
-from sdgbias.errors import StoreError, UsageError
+from sdgbias.errors import StoreError
 from sdgbias.methods.bounds import between, fill
 from sdgbias.methods.cade import Form, Streams, streams
 from sdgbias.types import (
@@ -143,19 +143,6 @@ def once(of: object, key: Hashable, make: Callable[[], T]) -> T:
     return value
 
 
-def row_of(
-    results: Path, run_id: str, error: type[StoreError | UsageError] = StoreError
-) -> dict[str, Any]:
-    """The row of ``runs`` of a run. Raises ``error`` where there is none."""
-    rows = store.query(results, "FROM runs WHERE run_id = ?", [run_id])
-    if rows.empty:
-        raise error(
-            f"{results}: no run {run_id!r}; sdgbias results --sql 'SELECT run_id, model FROM runs'"
-            " lists them"
-        )
-    return {str(k): v for k, v in rows.iloc[0].to_dict().items()}
-
-
 def missing(results: Path, run_id: str) -> dict[tuple[str, str], str]:
     """(task, method) -> the stored reason why the run has no numbers of it: what its model lacks,
     pictures or scores of candidates."""
@@ -171,7 +158,7 @@ def missing(results: Path, run_id: str) -> dict[tuple[str, str], str]:
 def load(results: Path, run_id: str) -> RunData:
     """All scores and items of one finished run; without cells if its scores are of questions about
     people. Raises StoreError if the run doesn't exist or has no scores."""
-    run = row_of(results, run_id)
+    run = store.run_of(results, run_id)
     tuned = "SELECT task, test, alpha, lambda_kl, beta, tau FROM cade_params WHERE run_id = ?"
     rows = store.query(results, tuned, [run_id]).itertuples(index=False)
     params = {(task, test): CadeParams(*values) for task, test, *values in rows}

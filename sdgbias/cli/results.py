@@ -279,17 +279,13 @@ def _runs_of_report(results: Path, run_ids: list[str]) -> list[str]:
     """The runs that `--run` names. Says which of them have lost their details to retention. Raises
     StoreError for an unknown run, UsageError for two of one model on one benchmark."""
     from sdgbias import store
-    from sdgbias.errors import StoreError
 
     sql = """SELECT run_id, model, benchmark_id FROM runs WHERE finished_at IS NOT NULL AND
              list_contains(?, run_id)"""
     runs = store.query(results, sql, [run_ids])
     for run_id in run_ids:
         if run_id not in set(runs["run_id"]):
-            raise StoreError(
-                f"{results}: no finished run {run_id!r}; sdgbias results --sql 'SELECT run_id,"
-                " model FROM runs' lists them"
-            )
+            raise store.unknown_run(results, run_id)
     twice = runs[runs.duplicated(["model", "benchmark_id"])]
     if len(twice):
         raise UsageError(

@@ -136,7 +136,7 @@ def announce(
     this target or at another one and reached nobody; each night is sent to a target once.
 
     A webhook that doesn't answer raises nothing: the message is recorded as failed, and the next
-    call tries again. Raises UsageError for an unknown night or an invalid address, StoreError.
+    call tries again. Raises UsageError for an invalid address, StoreError (unknown night).
     """
     chosen = nights.load(results, night)
     if chosen is None:

@@ -28,7 +28,7 @@ import pandas as pd
 import pyarrow as pa
 
 from sdgbias import locks
-from sdgbias.errors import StoreError, one_of
+from sdgbias.errors import StoreError, argument, one_of
 from sdgbias.files import packaged
 from sdgbias.store import database, migrate, night_files, parquet, untrusted, views
 from sdgbias.store.database import local
@@ -168,10 +168,7 @@ def replace(
     ready = {name: as_arrow(name, frame, {"run_id": run_id}) for name, frame in tables.items()}
     with connect(path) as con:
         if not con.execute("FROM runs WHERE run_id = ?", [run_id]).fetchone():
-            raise StoreError(
-                f"{path}: no run {run_id!r}; sdgbias results --sql 'SELECT run_id, model FROM"
-                " runs' lists them"
-            )
+            raise unknown_run(path, run_id)
         con.execute("BEGIN")
         for name, rows in ready.items():
             kept = " AND study <> ?" if name == "numbers" else ""
@@ -281,6 +278,19 @@ def ask(path: Path | str, sql: str) -> pd.DataFrame:
     doesn't parse, StoreError."""
     with connect(path, True) as con:
         return untrusted.answer(con, local(path), sql)
+
+
+def unknown_run(path: Path | str, run_id: str) -> StoreError:
+    """The error of every command that is given a run that isn't there."""
+    sql = f"sdgbias results --results {argument(path)} --sql 'SELECT run_id, model FROM runs'"
+    return StoreError(f"{path}: no run {run_id!r}; {sql} lists them")
+
+
+def run_of(path: Path | str, run_id: str) -> dict[str, Any]:
+    """The row of ``runs`` of a run. Raises `unknown_run`."""
+    for row in arrow(path, "FROM runs WHERE run_id = ?", [run_id]).to_pylist():
+        return dict(row)
+    raise unknown_run(path, run_id)
 
 
 def run_ids(path: Path | str) -> list[str]:

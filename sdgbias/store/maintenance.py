@@ -24,7 +24,6 @@ from typing import Any
 import pandas as pd
 
 from sdgbias import locks, store
-from sdgbias.errors import StoreError, one_of
 from sdgbias.files import packaged_sql
 from sdgbias.progress import Progress, each, silent
 from sdgbias.store import database, parquet, views
@@ -128,7 +127,7 @@ def remove(results: Path, run_ids: Sequence[str]) -> pd.DataFrame:
     with locks.alone(results):
         runs = store.query(results, "FROM runs WHERE list_contains(?, run_id)", [list(run_ids)])
         for run_id in (name for name in run_ids if name not in set(runs["run_id"])):
-            raise StoreError(f"{results}: {one_of('run', run_id, store.run_ids(results))}")
+            raise store.unknown_run(results, run_id)
         with store.connect(results) as con:
             con.execute("BEGIN")
             for table in ("runs", "details", *store.SMALL_TABLES, "verdicts", "flips", "accepted"):

@@ -70,7 +70,7 @@ def test_a_model_added_by_mistake_is_removed(root: Path, tmp_path: Path) -> None
     assert f"1 of its runs stays in {results}. Next: {onward}" in printed
     printed = ok(f"store remove typo-1 --results {results}")
     assert "1 run of typo is removed" in printed and store.run_ids(results) == []
-    assert "unknown run 'typo-1'" in refused(7, f"store remove typo-1 --results {results}")
+    assert "no run 'typo-1'" in refused(7, f"store remove typo-1 --results {results}")
 
 
 def test_entries_edited_into_nonsense_are_named_and_the_others_listed(root: Path) -> None:

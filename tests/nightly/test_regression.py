@@ -15,7 +15,7 @@ from sdgbias import store
 from sdgbias.analysis import nights
 from sdgbias.analysis.nights import BREACH, INSUFFICIENT, MISSING, PASS
 from sdgbias.cli.gate import print_judgements
-from sdgbias.errors import UsageError
+from sdgbias.errors import StoreError, UsageError
 from sdgbias.nightly import regression
 from sdgbias.nightly.regression import baseline, measured, policy
 from sdgbias.nightly.regression.measured import RunAnswers, paired
@@ -229,7 +229,7 @@ def test_given_a_night_a_model_or_a_run_then_its_runs_are_judged(
 ) -> None:
     assert [t.run_id for t in baseline.of_night(written, FIRST)] == [ONE, f"{STEADY}-1"]
     assert [t.model for t in baseline.of_night(written, model=STEADY)] == [STEADY]
-    with pytest.raises(UsageError, match=f"unknown night '2026'; valid: {FIRST}, {SECOND}"):
+    with pytest.raises(StoreError, match=f"unknown night '2026'; valid: {FIRST}, {SECOND}"):
         baseline.of_night(written, "2026")
     with pytest.raises(UsageError, match="unknown model with a run in this night 'broken'"):
         baseline.of_night(written, model="broken")
@@ -238,10 +238,11 @@ def test_given_a_night_a_model_or_a_run_then_its_runs_are_judged(
     for other, words in (
         (f"{STEADY}-1", "is of model 'fake-pessimist'"),
         (TWO, "is the run itself"),
-        ("x", "no run 'x'"),
     ):
         with pytest.raises(UsageError, match=words):
             baseline.named(written, TWO, other)
+    with pytest.raises(StoreError, match="no run 'x'; sdgbias results .* lists them"):
+        baseline.named(written, TWO, "x")
     no_nights = copied(written, tmp_path / "r.duckdb")
     shutil.rmtree(tmp_path / "nights")
     newest = judge(no_nights)

@@ -270,7 +270,7 @@ def test_what_cannot_be_published(small_benchmark: Path, results: Path, tmp_path
     for fields, run, code, message in (
         ({"images": "none"}, None, 3, "built with --no-images"),
         ({"suite": "people"}, None, 2, "not ours to pass on; numbers alone: sdgbias publish"),
-        ({}, ["r2"], 2, "no finished run 'r2'"),
+        ({}, ["r2"], 7, "no run 'r2'"),
     ):
         copy = with_card(small_benchmark, tmp_path / message, **fields)
         with pytest.raises(SdgbiasError, match=message) as refusal:

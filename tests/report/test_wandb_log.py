@@ -231,7 +231,7 @@ def test_which_runs_a_night_has(results: Path) -> None:
     assert ids(None, "fake-optimist-0") == ["fake-optimist-0"]
     for night, wrong, message in (
         ("2026-01-01T0000", (), f"unknown night '2026-01-01T0000'; valid: {', '.join(NIGHTS)}"),
-        (None, ("x",), "unknown run 'x'; valid: fake-optimist-0, fake-optimist-1, fake-pess"),
+        (None, ("x",), "no run 'x'; sdgbias results --results "),
     ):
         with pytest.raises(StoreError, match=message):
             ids(night, *wrong)

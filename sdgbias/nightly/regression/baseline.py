@@ -11,7 +11,6 @@ import pandas as pd
 from sdgbias import store, suites
 from sdgbias.analysis import nights
 from sdgbias.analysis.nights import BREACH, UNCHANGED
-from sdgbias.analysis.run import row_of
 from sdgbias.errors import UsageError, one_of
 from sdgbias.files import packaged_sql
 
@@ -41,14 +40,10 @@ def of_night(results: Path, night: str = "", model: str = "") -> list[Target]:
     """The published and unchanged runs of a night (default: the newest); without any nights, the
     newest run of each model.
 
-    Raises UsageError for an unknown night or model.
+    Raises StoreError for an unknown night, UsageError for a model without a run in it.
     """
-    names = nights.names(results)
-    if night and night not in names:
-        earlier = f" and {len(names) - 10} earlier ones" if len(names) > 10 else ""
-        raise UsageError(one_of("night", night, names[-10:]) + earlier)
-    newest = night or (names[-1] if names else "")
-    targets = _targets(results, newest, [] if names else suites.newest_runs(results))
+    newest = nights.chosen(results, night)
+    targets = _targets(results, newest, [] if newest else suites.newest_runs(results))
     models = {t.model for t in targets}
     if model and model not in models:
         raise UsageError(one_of("model with a run in this night", model, models))
@@ -56,8 +51,8 @@ def of_night(results: Path, night: str = "", model: str = "") -> list[Target]:
 
 
 def by_hand(results: Path, run_id: str) -> Target:
-    """One run, judged even if it was judged before. Raises UsageError if it doesn't exist."""
-    row_of(results, run_id, UsageError)
+    """One run, judged even if it was judged before. Raises StoreError if it doesn't exist."""
+    store.run_of(results, run_id)
     [target] = _targets(results, "", [run_id])
     return replace(target, judged="")
 
@@ -76,7 +71,7 @@ def last_good(results: Path, run_id: str) -> tuple[str, str]:
     Runs on the same benchmark are preferred. A run is in breach while it has a BREACH verdict that
     no user has accepted.
     """
-    run = row_of(results, run_id, UsageError)
+    run = store.run_of(results, run_id)
     names = ("model", "suite", "finished_at", "run_id", "benchmark_id")
     sql = packaged_sql("nights.sql")["earlier"]
     earlier = store.query(results, sql, {name: run[name] for name in names})
@@ -95,8 +90,8 @@ def last_good(results: Path, run_id: str) -> tuple[str, str]:
 
 
 def named(results: Path, run_id: str, baseline: str) -> str:
-    """``baseline`` if it is comparable with the run. Raises UsageError."""
-    run, other = (row_of(results, name, UsageError) for name in (run_id, baseline))
+    """``baseline`` if it is comparable with the run. Raises UsageError, StoreError."""
+    run, other = (store.run_of(results, name) for name in (run_id, baseline))
     for what in ("model", "suite"):
         if run[what] != other[what]:
             raise UsageError(
@@ -110,8 +105,9 @@ def named(results: Path, run_id: str, baseline: str) -> str:
 
 def accept(results: Path, run_id: str, reason: str, now: datetime) -> int:
     """Mark a run's breaches as accepted, which makes it valid as a baseline again. Returns the
-    number of rows in breach. Raises UsageError: no such run, no breach, or no reason."""
-    row_of(results, run_id, UsageError)
+    number of rows in breach. Raises StoreError (no such run), UsageError (no breach, or no
+    reason)."""
+    store.run_of(results, run_id)
     if not reason.strip() or "\n" in reason.strip():
         raise UsageError("--reason: state in one line why this breach is accepted")
     sql = f"SELECT count(*) AS n FROM verdicts WHERE run_id = ? AND verdict = '{BREACH}'"

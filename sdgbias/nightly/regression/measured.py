@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from sdgbias import store, suites
-from sdgbias.analysis.run import missing, row_of
+from sdgbias.analysis.run import missing
 from sdgbias.benchmark.people_items import CHOICE, DIRECT
 from sdgbias.engines.agreement import TOLERANCES
 from sdgbias.errors import StoreError
@@ -86,7 +86,7 @@ class RunAnswers:
 def load(results: Path, run_id: str) -> RunAnswers:
     """The answers of a run that are reported, from the store's view ``answers``. Raises StoreError
     for a run that doesn't exist or has none."""
-    run, sql = row_of(results, run_id), packaged_sql("nights.sql")
+    run, sql = store.run_of(results, run_id), packaged_sql("nights.sql")
     benchmark = {"benchmark": run["benchmark_id"]}
     names = list(store.query(results, sql["attributes"], benchmark)["name"])
     columns = "".join(f", {_attribute(name)}" for name in names)

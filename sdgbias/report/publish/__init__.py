@@ -34,8 +34,8 @@ def plan(
     results: Path, folder: Path, formats: Sequence[str], run_ids: Sequence[str] | None, name: str
 ) -> Publication:
     """``folder``: the benchmark; ``run_ids``: None for the newest of each measured model;
-    ``name``: OWNER/NAME of the dataset on the hub, or ''. Raises UsageError (``name``, unknown run,
-    nothing to publish), InputError, StoreError."""
+    ``name``: OWNER/NAME of the dataset on the hub, or ''. Raises UsageError (``name``, nothing to
+    publish), InputError, StoreError (unknown run)."""
     if name and not HUB_ID.fullmatch(name):
         raise UsageError(f"--dataset {name!r}; valid: OWNER/NAME of a dataset on the hub")
     files: list[PublishedFile] = []

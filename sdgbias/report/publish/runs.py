@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sdgbias import store, suites, wording
-from sdgbias.errors import UsageError
 from sdgbias.files import packaged_sql
 from sdgbias.methods.stats import Estimate
 from sdgbias.vocabulary import metric_word
@@ -39,13 +38,10 @@ def load(results: Path, run_id: str) -> Row:
         interval and n) and better (1: higher is better; -1: lower; 0: neither, such as the share
         of optimistic answers)
 
-    Raises UsageError for an unknown run, StoreError."""
+    Raises StoreError."""
     runs = store.arrow(results, SQL["run"], [run_id]).to_pylist()
     if not runs:
-        raise UsageError(
-            f"no finished run {run_id!r} in {results}; sdgbias results --sql 'SELECT run_id, model"
-            " FROM runs' lists them"
-        )
+        raise store.unknown_run(results, run_id)
     [run] = runs
     suite = suites.named(run["suite"])
     given = {"run": run_id, "people": suite.private}

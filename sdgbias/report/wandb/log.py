@@ -100,7 +100,7 @@ def log_night(
                 others = [mark for other, mark in logged.items() if other != name]
                 has_tables = any(m.get("run_id") == run_id and not m.get("small") for m in others)
                 small = facts.get("night/outcome") == "unchanged" and has_tables
-                record = _record(results, run_id) | {"night": night}
+                record = store.run_of(results, run_id) | {"night": night}
                 mark = {"run_id": run_id, "published": str(record["finished_at"]), "small": small}
                 if not again and logged.get(name) == mark:
                     done.append(Logged(run_id))
@@ -135,16 +135,9 @@ def runs_of(
     rows = store.arrow(results, SQL["outcomes"], [night]).to_pylist()
     facts = {row.pop("run_id"): {k: v for k, v in row.items() if v is not None} for row in rows}
     for run_id in run_ids:
-        _record(results, run_id)
+        store.run_of(results, run_id)
     chosen = run_ids or (facts if night else suites.newest_runs(results))
     return night, {run_id: facts.get(run_id, {}) for run_id in chosen}
-
-
-def _record(results: Path, run_id: str) -> dict[str, Any]:
-    """A run's row of ``runs``. Raises StoreError if there is none."""
-    for record in store.arrow(results, "FROM runs WHERE run_id = ?", [run_id]).to_pylist():
-        return dict(record)
-    raise StoreError(f"{results}: {one_of('run', run_id, store.run_ids(results))}")
 
 
 def safe(text: str, longest: int = 64) -> str:
