@@ -141,6 +141,8 @@ def _csv_rows(data: bytes) -> Iterator[tuple[int, Any]]:
     try:
         for cells in reader:
             start, line = line, reader.line_num + 1
+            if start == 1 and cells == ["sep=", ""]:  # of Excel
+                continue
             if not header:
                 header = [cell.strip() for cell in cells]
                 if mark := next((m for m in ";\t" if len(header) == 1 and m in header[0]), ""):

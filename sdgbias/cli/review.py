@@ -12,6 +12,7 @@ from typer import Argument, Option
 from sdgbias import templates
 from sdgbias.cli.application import DATA, group
 from sdgbias.cli.options import DEFAULT_BENCHMARK, BenchmarkOption, OutOption, comma_list
+from sdgbias.files import json_object
 from sdgbias.progress import update
 
 TextViewOption = Annotated[
@@ -78,7 +79,8 @@ def import_review(
     from sdgbias.benchmark.review.verdicts import import_reviews
 
     figures = import_reviews(first, second, benchmark, out, adjudicator)
-    typer.echo("\n".join(templates.lines("reviews", f=figures, out=out)))
+    released = bool(json_object(benchmark / "origin.json").get("release"))
+    typer.echo("\n".join(templates.lines("reviews", f=figures, out=out, released=released)))
 
 
 @review_app.command(

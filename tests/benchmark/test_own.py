@@ -206,6 +206,7 @@ BYTES = {
         b"\xef\xbb\xbf" + GOOD.replace("\n", "\r\n").encode(),
         "",
     ),
+    "Excel's first line": (b"sep=,\r\n" + GOOD.encode(), ""),
     "semicolons": (GOOD.replace(",", ";").encode(), "items.csv:1: separates columns by ';'; save"),
     "latin 1": (
         GOOD.replace("one", "\xe9ins", 2).encode("latin-1"),

@@ -293,11 +293,8 @@ def test_templates_and_reviews_that_can_not_be_read_are_refused(
         load_verdicts(tmp_path / "none.parquet")
 
 
-# --- import
-
-
-def printed(reviews: dict[str, Any], out: Path) -> list[str]:
-    return templates.lines("reviews", f=reviews, out=out)
+def printed(reviews: dict[str, Any], out: Path, released: bool = False) -> list[str]:
+    return templates.lines("reviews", f=reviews, out=out, released=released)
 
 
 @pytest.fixture
@@ -344,6 +341,7 @@ def test_two_reviewers_and_an_adjudicator_who_decides_what_they_disagree_on(
     assert f["reasons"] == {"ambiguous": 1, "image-unusable": 1, "other": 1}
     words = "\n".join(printed(reviews, out))
     assert "Cohen's kappa" in words and f"sdgbias build --review {out}" in words
+    assert "sdgbias build" not in printed(reviews, out, released=True)[-1]
     assert f.items() >= json.loads(out.with_suffix(".json").read_text()).items()
     whole = f["agreement"][0]
     assert (whole["task"], whole["n"]) == ("all", n - 2)
