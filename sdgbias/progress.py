@@ -2,11 +2,11 @@
 
 On a terminal the line is redrawn in place and what is printed appears above it; elsewhere a line is
 printed when a stage begins, 4 s later with its count or its seconds, and ever more rarely while it
-goes on, up to every half minute; a count that stands still isn't printed again. A command that
-starts others shows theirs: it listens on a datagram socket, named in the environment, to which each
-process sends its newest record instead of drawing a line. The socket has no file (Linux's abstract
-names), so a command that is killed leaves nothing behind; on other systems a command shows its own
-line alone.
+goes on, up to every half minute; a count every 4 s as long as the stage is new, but not again while
+it stands still. A command that starts others shows theirs: it listens on a datagram socket, named
+in the environment, to which each process sends its newest record instead of drawing a line. The
+socket has no file (Linux's abstract names), so a command that is killed leaves nothing behind; on
+other systems a command shows its own line alone.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ADDRESS, TASK = "SDGBIAS_PROGRESS", "SDGBIAS_TASK"
 #: Seconds between two records, before the first line is drawn, and until a record counts as left
 #: by a process that is gone.
 PERIOD, QUIET, STALE = 0.5, 1.0, 30.0
-#: Plain lines of one stage: seconds from the first to the second, doubled after each, and the most.
+#: Plain lines of one stage: least and most seconds between two of them.
 AGAIN, RAREST = 4.0, 30.0
 
 
@@ -282,7 +282,8 @@ def _print(over: threading.Event) -> None:
                 bare = begun and record.what and record.total <= 1
                 line = text(replace(record, seconds=-1) if bare else record)
                 print(line, file=stream, flush=True)
-                printed[record.task] = record, now, AGAIN if begun else min(2 * wait, RAREST)
+                soon = begun or (record.total > 1 and record.seconds < RAREST)
+                printed[record.task] = record, now, AGAIN if soon else min(2 * wait, RAREST)
                 newest = now
         if over.wait(PERIOD):
             return

@@ -140,6 +140,12 @@ def test_elsewhere_a_count_is_printed_when_it_changes_and_a_stage_again_ever_mor
             time.sleep(0.1)
             assert capsys.readouterr().err == "", "nothing changed"
     monkeypatch.setattr(progress, "AGAIN", 0.5)
+    with progress.shown("build"):
+        began = time.monotonic()
+        for done in (1, 2, 3, 4, 5):  # soon again as long as the stage is new
+            progress.update("drawing", done, 9)
+            printed(f"build: drawing, {done} of 9", capsys)
+    assert time.monotonic() - began < 5, "not after 0.5, 1, 2 and 4 s"
     with progress.shown("nightly"):
         progress.update("waiting for a server")
         printed("nightly: waiting for a server\n", capsys)
