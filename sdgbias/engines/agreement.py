@@ -15,7 +15,6 @@ from sdgbias.errors import (
     ModelError,
     OutOfMemory,
     RegistryError,
-    SdgbiasError,
     StoreError,
     first_line,
 )
@@ -96,7 +95,7 @@ def score(engine: Backend, prompts: Sequence[Prompt], order: Sequence[int], size
         ask(order[start : start + size])
     lines = [f"{getattr(e, 'kind', type(e).__name__)}: {first_line(e)[:200]}" for e in failures]
     if len(failures) == len(prompts):
-        if isinstance(failures[0], SdgbiasError):
+        if isinstance(failures[0], ModelError | InfrastructureError):
             raise failures[0]
         raise ModelError(f"each of {len(prompts)} probes fails, the first: {lines[0]}")
     return Probed(scores, lines, refused)

@@ -76,7 +76,8 @@ def first_token(
     """Scores and bounds of K candidates from the returned tokens, the most likely ones of a
     vocabulary, and the token that was ``chosen``, which some servers name apart from these.
 
-    Spellings of a candidate are summed. Every other token lies below the least likely returned one,
+    Spellings of a candidate are summed, and the numbers that begin with a digit are that digit;
+    where one of several digits is named, how many more there may be is not bounded. Every other token lies below the least likely returned one,
     and all of them together below the mass that the returned ones leave of 1; a lone space may
     still be followed by a digit (SentencePiece), so for digits its probability counts as possible.
     `spellings`: how many tokens of the vocabulary may be one candidate. `exact`: all spellings of
@@ -94,13 +95,18 @@ def first_token(
     least = float(min(ranked or share, default=1.0))
     spaces = float(share[[not token.strip(" \u2581\u0120") for token, _ in likely]].sum())
 
+    texts = [token.lstrip(SPACE_MARKS) for token, _ in likely]
+    begins = [text[0] if text.isascii() and text.isdecimal() else text for text in texts]
+
     def spelt(text: str) -> list[float]:
-        return [value for token, value in likely if token.lstrip(SPACE_MARKS) == text]
+        return [value for begin, (_, value) in zip(begins, likely, strict=True) if begin == text]
 
     logits, upper = np.full(len(candidates), -np.inf), np.full(len(candidates), -np.inf)
     for j, candidate in enumerate(candidates):
         logits[j] = upper[j] = np.logaddexp.reduce(spelt(candidate), initial=-np.inf)
         unseen = min(left, max(0, spellings - len(spelt(candidate))) * least)
+        if begins != texts and candidate in DIGITS:
+            unseen = left
         unseen += spaces if candidate in DIGITS else 0.0
         if unseen and not exact:
             upper[j] = min(0.0, float(np.log(np.exp(spelt(candidate)).sum() + unseen)))
@@ -220,7 +226,13 @@ class Api(Backend):
         """(FirstToken, tokens of the prompt) of a request for scores, else (text, whether the limit
         ended it). An answer that a content filter removed is a refusal, like one in words."""
         prompt, start, limit = job
-        served = answer.model or ""
+        if not answer.model and self.options.served_model:
+            raise ModelError(
+                f"{self.name}: an answer names no model, so none shows that it came from"
+                f" {self.options.served_model!r}; if this endpoint never names it, take"
+                " options.served_model out of the entry"
+            )
+        served = answer.model or self._served  # no name is no evidence of another model
         if self._served and served != self._served:
             raise ModelError(
                 f"{self.name}: an answer came from {served!r}, not from {self._served!r}: the"

@@ -26,7 +26,7 @@ from typing import Annotated, Any, Generic, TypeVar
 
 import httpx
 import tenacity
-from pydantic import AliasPath, BaseModel, BeforeValidator, Field, ValidationError
+from pydantic import AfterValidator, AliasPath, BaseModel, BeforeValidator, Field, ValidationError
 
 from sdgbias.engines.options import ApiOptions
 from sdgbias.errors import (
@@ -39,7 +39,8 @@ from sdgbias.errors import (
 )
 
 #: After this many consecutive prompts that used up their attempts, the endpoint counts as down for
-#: the rest of the process.
+#: the rest of the process; after as many pictures (prompts, where they show none) that were refused
+#: without an answer in between, it refuses all.
 DOWN_AFTER = 16
 LONGEST_BACKOFF = 60.0  # seconds
 
@@ -47,6 +48,10 @@ LONGEST_BACKOFF = 60.0  # seconds
 class PromptRefused(SdgbiasError):
     """The endpoint refuses this prompt (content filter, too long, empty answer); the other prompts
     continue."""
+
+
+class _OneOrAll(ModelError):
+    """A request is refused for a reason that may be this prompt's or that of all."""
 
 
 #: What a reply that is not an answer means: the first pattern found in 'STATUS CODE: TEXT', its
@@ -76,6 +81,7 @@ _MEANINGS: tuple[tuple[str, type[SdgbiasError] | None, str], ...] = (
         NoScores,
         "to measure the model by its answers alone, set options.top_logprobs to 0 in {entry}",
     ),
+    (r"^3\d\d\b", ModelError, "set options.base_url of {entry} to the address that answers"),
     (
         r"^404\b",
         ModelError,
@@ -90,10 +96,10 @@ _MEANINGS: tuple[tuple[str, type[SdgbiasError] | None, str], ...] = (
     ),
     (
         r"\b(image|picture|vision|multi-?modal)",
-        ModelError,
+        _OneOrAll,
         "if it takes no pictures, write views: [q_only, ctx_q] into {entry}, else fix its options",
     ),
-    ("", ModelError, "fix the options of {entry}"),
+    ("", _OneOrAll, "fix the options of {entry}"),
 )
 _SECONDS = r"(\d{1,9}(?:\.\d+)?)"
 
@@ -106,11 +112,17 @@ def _at(first: str, *path: str | int, default: Any = None) -> Any:
     return Field(default, validation_alias=AliasPath(first, *path))
 
 
+def _read_byte(token: str) -> str:
+    """The character of a byte-fallback token (<0x41> of SentencePiece) in ASCII; else the token."""
+    byte = re.fullmatch("<0x([0-7][0-9A-Fa-f])>", token)
+    return chr(int(byte[1], 16)) if byte else token
+
+
 class Token(BaseModel):
     """The first token of an answer, or an alternative to it. logprob: null for one that can't come,
     since JSON has no -inf."""
 
-    token: str
+    token: Annotated[str, AfterValidator(_read_byte)]
     logprob: Annotated[float, Field(le=0.01)] | None = None
 
 
@@ -181,6 +193,7 @@ class Client(Generic[Key]):
         #: Tokens of a request, for the limit: the most of any answer so far.
         self._tokens = options.image_tokens
         self._failed = 0
+        self._refused: set[str] = set()  # what was refused since the last answer
         #: What ends further requests: those for scores where the endpoint gives none, else all.
         self.stopped: list[SdgbiasError] = []
         self._backoff = tenacity.wait_random_exponential(options.backoff, LONGEST_BACKOFF)
@@ -236,6 +249,7 @@ class Client(Generic[Key]):
             self._begun.clear()
         self.stopped = [error for error in self.stopped if isinstance(error, NoScores)]
         self._failed = 0
+        self._refused.clear()
 
     def close(self) -> None:
         """Drops the connections; not needed at the end of a process."""
@@ -285,6 +299,7 @@ class Client(Generic[Key]):
         self.counts["requests"] += 1
         answer = await self._send(body)
         self._failed = 0
+        self._refused.clear()
         used = answer.prompt_tokens + answer.completion_tokens
         self._tokens = max(used, self._tokens if self.counts["answers"] else 1)
         kinds = {"prompt_tokens", "completion_tokens", "cached_tokens"}
@@ -311,7 +326,7 @@ class Client(Generic[Key]):
         except httpx.RequestError as error:
             raise _Again(f"no connection, or one that broke ({type(error).__name__})") from None
         if reply.status_code != 200:
-            raise self._failure(reply)
+            raise self._failure(reply, body)
         try:
             answer = Completion.model_validate_json(reply.content)
         except ValidationError as error:
@@ -320,13 +335,13 @@ class Client(Generic[Key]):
             raise _Again(f"an answer that is no chat completion ({why})") from None
         failed = answer.error or answer.error_of_choice or answer.finish_reason == "error"
         if failed or answer.choices is None:  # of a gateway whose provider broke off
-            raise self._failure(reply)
+            raise self._failure(reply, body)
         if answer.message is None:  # a filter's way to say nothing
             self.counts["refused"] += 1
             raise PromptRefused(f"{self.name}: an answer without a choice or a message")
         return answer
 
-    def _failure(self, reply: httpx.Response) -> Exception:
+    def _failure(self, reply: httpx.Response, body: dict[str, Any]) -> Exception:
         """The exception for a reply that is not an answer."""
         words = _complaint(reply).replace(self._secret, "***")[:200]
         kind, advice = next((k, a) for p, k, a in _MEANINGS if re.search(p, words, re.IGNORECASE))
@@ -339,6 +354,10 @@ class Client(Generic[Key]):
                 return self.stopped[-1]
             self._next = max(self._next, time.monotonic() + delay)  # all requests wait in line
             return _Again(f"HTTP {words}")
+        if kind is _OneOrAll:
+            self._refused.add(str(body["messages"][0]["content"][0]))
+            of_all = reply.status_code not in (400, 422) or len(self._refused) >= DOWN_AFTER
+            kind = ModelError if of_all else PromptRefused
         self.counts["refused"] += kind is PromptRefused
         advice = advice.format(
             variable=self.options.api_key_env,
@@ -363,7 +382,10 @@ def _delay(reply: httpx.Response) -> float:
 def _complaint(reply: httpx.Response) -> str:
     """'STATUS CODE: TEXT', in one line, of a reply that is not an answer: of OpenAI's error object,
     its text alone, or the fields `detail` and `message` of other servers; with the parameter where
-    one is named."""
+    one is named. Of a redirect: where to, without the query, which may hold a secret."""
+    if following := reply.next_request:
+        url = following.url
+        return f"{reply.status_code}: moved to {url.scheme}://{url.netloc.decode()}{url.path}"
     body: Any = None
     with suppress(ValueError, RecursionError):
         body = json.loads(reply.content)

@@ -38,6 +38,7 @@ from sdgbias.types import NEEDS_PICTURES
 #: Kinds of failed prompts whose error is also that of their run: a night treats it by its class.
 _ERRORS: dict[str, type[SdgbiasError]] = {
     "MemoryError": OutOfMemory,
+    "PromptRefused": ModelError,
     **{kind.__name__: kind for kind in (EndpointUnavailable, KeyRefused, OutOfMemory)},
 }
 

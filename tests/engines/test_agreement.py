@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from sdgbias.engines.agreement import compare, log_shares, score
+from sdgbias.engines.client import PromptRefused
 from sdgbias.errors import InfrastructureError, ModelError, OutOfMemory
 from sdgbias.types import Prompt, ScoreBatch
 from tests.builders.length_engine import Engine
@@ -124,6 +125,8 @@ def test_a_batch_that_fails_though_its_prompts_do_not_is_named() -> None:
             ModelError,
             "each of 9 probes fails, the first: ValueError: at x",
         ),
+        # else it passes by all that ask for a verdict on the model
+        ([p.text for p in PROMPTS], PromptRefused("no"), ModelError, "first: PromptRefused: no"),
     ],
 )
 def test_an_outage_and_a_model_that_scores_nothing_are_raised(

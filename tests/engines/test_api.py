@@ -66,6 +66,14 @@ FIRST_TOKENS: dict[str, tuple[Any, str, dict[str, Any], list[float], list[float]
         *("4A", {}, [0.2, 0.05], [0.95, 0.1]),
     ),
     "a placeholder": ([("A", -0.01), ("B", -9999.0)], "AB", {}, [0.99005, 0], [1.0, 0.00996]),
+    "numbers of several digits": (
+        likely(**{"8": 0.2, "87": 0.4, "_12": 0.1}, A=0.1),
+        *("81A", {}, [0.6, 0.1, 0.1], [0.8, 0.3, 0.3]),
+    ),
+    "numbers by id": (
+        likely(**{"8": 0.2, "87": 0.4}),
+        *("81", {"exact": True}, [0.6, 0], [0.6, 0]),
+    ),
     "by id": (likely(A=0.5, _A=0.2, B=0.1), "AB", {"exact": True}, [0.7, 0.1], [0.7, 0.1]),
     # 0.1 is left, of which another spelling may have at most all
     "chosen apart": (

@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -75,8 +76,10 @@ STOPS: dict[str, tuple[Reply, type[Exception], str]] = {
     "404": (refusal(404, "no such model"), ModelError, r"options\.model"),
     "quota": (refusal(429, "pay", "insufficient_quota"), KeyRefused, "UNIT_KEY"),
     "402": (refusal(402, "Insufficient credits"), KeyRefused, "UNIT_KEY, or the account"),
-    "pictures": (refusal(400, "no image inputs"), ModelError, "inputs; if it takes no pic.*q_"),
-    "redirect": ((307, {"Location": "http://127.0.0.1:9/v1"}, b""), ModelError, "307"),
+    "redirect": (
+        (307, {"Location": f"http://me:pw@127.0.0.1:9/v2/chat?key={KEY}"}, b""),
+        *(ModelError, r"307: moved to http://127\.0\.0\.1:9/v2/chat; set options\.base_url"),
+    ),
     "numbers": (named(("token_id:32", -1), ("token_id:33", -3)), ModelError, _BY_NUMBER),
     "thinks": (named(("Okay", -1), reasoning_content="Okay"), ModelError, "thinks before it ans"),
     "temperature": (refusal(400, _TEMPERATURE), ModelError, "temperature to default, in registry"),
@@ -104,6 +107,8 @@ _UNREADABLE = (InfrastructureError, "after 2 tries, the last: an answer that is 
 #: Reply -> what concerns its prompt alone.
 ONE_PROMPT: dict[str, tuple[Reply, type[Exception], str]] = {
     "flagged": (refusal(400, "flagged", "content_filter"), PromptRefused, "content_filter"),
+    "picture": (refusal(400, "can't decode this image"), PromptRefused, "decode.*if it takes no"),
+    "unclear": (refusal(422, "invalid request"), PromptRefused, "invalid request; fix the options"),
     "long": (refusal(400, "maximum context length is 512"), PromptRefused, "maximum context"),
     "filtered": (answer("", "content_filter"), PromptRefused, "content filter"),
     "SAFETY": (answer(None, "SAFETY"), PromptRefused, "content filter"),
@@ -168,6 +173,22 @@ def test_a_refusal_concerns_one_prompt(
     with pytest.raises(kind, match=words):
         api.candidate_scores(asked[:1])
     assert np.isfinite(api.candidate_scores(asked[:1]).logits).all(), "what was kept goes out once"
+
+
+@pytest.mark.parametrize("pictures", [True, False])
+def test_an_endpoint_that_refuses_all_is_left_alone(
+    server: Server, make: Make, pictures: bool
+) -> None:
+    """After as many pictures as count as all; of one picture that all questions show, never."""
+    server.script = lambda body, n: refusal(400, "no image inputs")
+    shown = [
+        replace(prompt, images=(b"picture %d" % (i * pictures),))
+        for i, prompt in enumerate(prompts(3 * DOWN_AFTER))
+    ]
+    api = make(concurrency=1)
+    with pytest.raises(ModelError if pictures else PromptRefused, match="inputs; if it takes no"):
+        api.candidate_scores(shown)
+    assert len(server.times) == (DOWN_AFTER if pictures else len(shown))
 
 
 def test_an_empty_answer_after_a_scored_one_is_refused_alone(server: Server, make: Make) -> None:
@@ -283,6 +304,22 @@ def test_another_model_behind_the_same_name_is_noticed(server: Server, make: Mak
         api.candidate_scores([prompts(2)[1]])
     with pytest.raises(ModelError, match="not from 'tiny-2024'"):
         make(served_model="tiny-2024").candidate_scores(prompts(1))
+
+
+def test_an_answer_that_names_no_model_is_no_other_model(server: Server, make: Make) -> None:
+    server.script = lambda body, n: ok(
+        completion([("A", -0.1)], model="tiny" if question(body) == "question 0" else None)
+    )
+    api = make(concurrency=1)
+    assert np.isfinite(api.candidate_scores(prompts(3)).logits[:, 0]).all()
+    with pytest.raises(ModelError, match="names no model.*'tiny'.*options.served_model"):
+        make(served_model="tiny", concurrency=1).candidate_scores(prompts(3))
+
+
+def test_tokens_that_are_named_by_their_byte_are_read(server: Server, make: Make) -> None:
+    server.script = lambda body, n: named(("<0x41>", -0.5), ("B", -1.5), ("<0xE2>", -3.0))
+    batch = make(concurrency=1).candidate_scores(prompts(1, "AB"))
+    assert batch.logits[0].tolist() == [-0.5, -1.5] and batch.top_token[0] == "A"
 
 
 @pytest.mark.parametrize(

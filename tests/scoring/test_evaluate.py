@@ -55,12 +55,21 @@ def test_a_benchmark_without_pictures_is_refused_before_the_model_is_loaded(
         evaluate(spec, tmp_path, tmp_path / "b", tmp_path / "r.duckdb")
 
 
-def test_a_model_whose_scores_all_overflow_is_at_fault_itself(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("failure", "words"),
+    [
+        (NOT_FINITE, "too large for float32"),
+        (("PromptRefused", "no image inputs"), "no image inputs"),
+    ],
+)
+def test_a_model_that_scores_nothing_is_at_fault_itself(
+    tmp_path: Path, failure: tuple[str, str], words: str
+) -> None:
     """An error of the machine would be retried."""
-    failures = [("key", *NOT_FINITE)]
+    failures = [("key", *failure)]
     run = Evaluation(planted(tmp_path / "b"), tmp_path / "b", tmp_path / "r.duckdb", EvalSettings())
     fault = nothing_scored(run, failures)
-    assert isinstance(fault, ModelError) and "too large for float32" in str(fault)
+    assert isinstance(fault, ModelError) and words in str(fault)
 
 
 _MISSES = TypeError("unsupported operand type(s) for //: 'int' and 'NoneType'")
