@@ -7,6 +7,7 @@ import math
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict, is_dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -226,8 +227,8 @@ def show(value: object, as_json: bool, lines: Iterable[object]) -> None:
 
 def print_json(value: object) -> None:
     """Print a value as JSON: a table as a list of rows; a missing or infinite number, which JSON
-    can't write, as null."""
-    typer.echo(json.dumps(_plain(value), indent=2, ensure_ascii=False, default=str))
+    can't write, as null; a time with its zone, which is UTC where it names none."""
+    typer.echo(json.dumps(_plain(value), indent=2, ensure_ascii=False, default=_text))
 
 
 def csv_text(table: pd.DataFrame) -> str:
@@ -239,6 +240,12 @@ def csv_text(table: pd.DataFrame) -> str:
         return json.dumps(_plain(value), ensure_ascii=False, default=str)
 
     return table.map(cell).to_csv(index=False).rstrip("\n")
+
+
+def _text(value: object) -> str:
+    if isinstance(value, datetime):
+        return (value if value.tzinfo else value.replace(tzinfo=UTC)).isoformat()
+    return str(value)
 
 
 def _plain(value: Any) -> Any:

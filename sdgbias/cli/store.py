@@ -139,7 +139,7 @@ def _print_sizes(about: Mapping[str, Any]) -> None:
     """Runs, nights, and bytes by table."""
     from sdgbias.wording import many, size
 
-    range_ = f", {about['oldest']} to {about['newest']} UTC" if about["runs"] else ""
+    range_ = f", {about['oldest']} to {about['newest']}" if about["runs"] else ""
     runs, models, nights = (many(about[f"{name}s"], name) for name in ("run", "model", "night"))
     typer.echo(f"{about['results']}: {runs} of {models}, {nights}{range_}")
     caches, orphans = about["score_caches"], about["orphans"]

@@ -52,7 +52,7 @@ ORDER BY night DESC, suite
 LIMIT 5
 
 -- name: runs
-SELECT run_id, suite, strftime(finished_at, '%Y-%m-%d %H:%M') AS finished, n_scored, n_failed,
+SELECT run_id, suite, strftime(finished_at, '%Y-%m-%d %H:%M UTC') AS finished, n_scored, n_failed,
        left(revision, 12) AS revision
 FROM runs
 WHERE model = $model

@@ -213,6 +213,7 @@ def test_the_other_commands_print_json_alone(results: Path, tmp_path: Path) -> N
     judged = printed(
         f"gate --results {copied(results, tmp_path / 'r.duckdb')}"
     )  # it keeps verdicts
+    assert printed(f"store check {where}")["newest"].endswith("+00:00")
     assert {j["model"] for j in judged} == {"fake-optimist", "fake-pessimist"}
     assert all(rule["verdict"] for j in judged for rule in j["rules"])
     (tmp_path / "suite.yaml").write_text("name: dots\n")
@@ -228,7 +229,7 @@ def test_what_json_has_no_word_for(capsys: pytest.CaptureFixture[str]) -> None:
     print_json({"table": table, "path": Path("x"), "list": [table["a"].to_numpy()]})
     assert json.loads(capsys.readouterr().out) == {
         "table": [
-            {"a": 1, "b": 0.5, "c": "1970-01-01 00:00:00"},
+            {"a": 1, "b": 0.5, "c": "1970-01-01T00:00:00+00:00"},
             {"a": 2, "b": None, "c": None},
         ],
         "path": "x",
