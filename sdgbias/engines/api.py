@@ -76,10 +76,11 @@ def first_token(
     """Scores and bounds of K candidates from the returned tokens, the most likely ones of a
     vocabulary, and the token that was ``chosen``, which some servers name apart from these.
 
-    Spellings of a candidate are summed, and the numbers that begin with a digit are that digit;
-    where one of several digits is named, how many more there may be is not bounded. Every other token lies below the least likely returned one,
-    and all of them together below the mass that the returned ones leave of 1; a lone space may
-    still be followed by a digit (SentencePiece), so for digits its probability counts as possible.
+    Spellings of a candidate are summed, and of a digit the numbers that begin with it; of these
+    any may be unnamed where one of several digits is named. Every other token lies below the least
+    likely returned one, and all of them together below the mass that the returned ones leave of 1;
+    a lone space may still be followed by a digit (SentencePiece), so for digits its probability
+    counts as possible.
     `spellings`: how many tokens of the vocabulary may be one candidate. `exact`: all spellings of
     all candidates were requested by id, so there is no slack.
     """

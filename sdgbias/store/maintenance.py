@@ -73,7 +73,8 @@ def info(results: Path) -> dict[str, Any]:
 
 
 def _when(value: Any) -> str:
-    return "" if value is None or value != value else f"{value.isoformat(timespec='seconds')}+00:00"
+    no_run = value is None or value != value
+    return "" if no_run else value.isoformat(timespec="seconds") + "+00:00"
 
 
 def check(results: Path, progress: Progress = silent) -> list[tuple[RunTable, str]]:
