@@ -35,6 +35,8 @@ def test_results_tables_shows_the_comments(results: Path) -> None:
     tables = json.loads(ok("results", "tables", "--results", results, "--json"))["tables"]
     columns = {table["name"]: table["columns"] for table in tables}
     assert columns["scores"]["mass"] == "share of probability on the candidates"
+    assert "0.5 is 50 %" in columns["metrics"]["value"], "the unit is that of what is stored"
+    assert columns["runs"]["licence"] == "licence of the benchmark"
     assert all(about for table in columns.values() for about in table.values())
 
 
