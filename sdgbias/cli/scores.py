@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -30,7 +31,7 @@ from sdgbias.cli.options import (
     query_table,
     registered,
 )
-from sdgbias.errors import UsageError, argument
+from sdgbias.errors import SdgbiasError, UsageError, argument
 from sdgbias.progress import begin, silent, update
 from sdgbias.types import NEEDS_PICTURES
 
@@ -199,7 +200,10 @@ def evaluate(
         results = results.with_name(FIRST_LOOK)
     runs: list[dict[str, object]] = []
     for name in model:
-        with process.report_outcome(outcome_file) as reported:
+        with (
+            _json_of_failure(results, runs) if as_json else nullcontext(),
+            process.report_outcome(outcome_file) as reported,
+        ):
             if len(model) > 1:
                 begin(f"evaluate {name}")
             update("importing the engine")
@@ -231,16 +235,30 @@ def evaluate(
         runs.append({"model": spec.name, **asdict(outcome)})
         if not as_json:
             _print_run(spec.name, outcome, results)
-    if outcome_file is None or as_json:
-        table = query_table(results, "evaluated", [run["run_id"] for run in runs])
-        if as_json:
-            print_json({"results": str(results), "runs": runs, "metrics": table})
-        else:
-            typer.echo()
-            print_estimates(table)
-            typer.echo()
-            ids = [str(run["run_id"]) for run in runs]
-            print_findings(results, ids, f"sdgbias report --results {argument(results)}")
+    if as_json:
+        _print_runs(results, runs)
+    elif outcome_file is None:
+        ids = [str(run["run_id"]) for run in runs]
+        typer.echo()
+        print_estimates(query_table(results, "evaluated", ids))
+        typer.echo()
+        print_findings(results, ids, f"sdgbias report --results {argument(results)}")
+
+
+def _print_runs(results: Path, runs: list[dict[str, object]]) -> None:
+    table = query_table(results, "evaluated", [run["run_id"] for run in runs])
+    print_json({"results": str(results), "runs": runs, "metrics": table})
+
+
+@contextmanager
+def _json_of_failure(results: Path, runs: list[dict[str, object]]) -> Iterator[None]:
+    """Around the evaluation of a model: where it fails, the runs before it are printed."""
+    try:
+        yield
+    except SdgbiasError:
+        if runs:
+            _print_runs(results, runs)
+        raise
 
 
 def _print_run(name: str, outcome: Outcome, results: Path) -> None:

@@ -104,6 +104,17 @@ def test_the_same_evaluation_again_scores_nothing_and_changes_nothing(
     pd.testing.assert_frame_equal(before, metrics(planted))
 
 
+def test_json_has_the_runs_before_a_model_that_fails(planted: Path, tiny_benchmark: Path) -> None:
+    options = {"api_key_env": "NO_SUCH_KEY", "base_url": "http://127.0.0.1:9/v1"}
+    add_model(planted.parent, "keyless", backend="api", options=options)
+    command = f"evaluate optimist keyless --benchmark {tiny_benchmark} {QUICK} --json --results"
+    done = sdgbias(f"{command} {planted}", registry=planted.parent)
+
+    assert done.returncode == 5 and "NO_SUCH_KEY is not set" in done.stderr
+    shown = json.loads(done.stdout)
+    assert [run["model"] for run in shown["runs"]] == ["optimist"] and shown["metrics"]
+
+
 def test_killed_again_and_again_it_ends_with_the_rows_of_an_undisturbed_run(
     tiny_benchmark: Path, tmp_path: Path
 ) -> None:
