@@ -114,10 +114,14 @@ def test_one_card_has_every_suite_of_its_model(small_benchmark: Path, tmp_path: 
     assert len(paths) == len(set(paths)) == sum(p.is_file() for p in out.rglob("*"))
     card = (out / "model_card/tiny/README.md").read_text(encoding="utf-8")
     assert "## SDGBiasBench, rebuilt" in card and "## Recognition of people, by group" in card
+    index = yaml.safe_load(card.split("---")[1])["model-index"][0]["results"]
+    splits = {(r["dataset"]["name"], r["dataset"]["split"]) for r in index}
+    assert splits == {
+        ("SDGBiasBench, rebuilt", "test"),
+        ("Recognition of people, by group", "all"),  # of people nothing is held out
+    }
     names = [
-        (r["dataset"]["name"], r["task"]["name"], m["name"])
-        for r in yaml.safe_load(card.split("---")[1])["model-index"][0]["results"]
-        for m in r["metrics"]
+        (r["dataset"]["name"], r["task"]["name"], m["name"]) for r in index for m in r["metrics"]
     ]
     assert len(names) == len(set(names)) > 20
 
@@ -222,7 +226,13 @@ def test_people_and_own_questions_are_numbers_only(small_benchmark: Path, tmp_pa
     for path, content in contents(found).items():
         assert "samples" not in path and "secret" not in path and b"/secret" not in content
         if path.startswith("every_eval_ever"):
-            assert json.loads(content)["evaluation_results"]
+            record = json.loads(content)
+            facts = record["model_info"]["additional_details"]
+            people = facts["suite"] == "people"
+            assert facts["split"] == ("all" if people else "test")
+            name = "Recognition of people, by group" if people else "mine"
+            results_of = record["evaluation_results"]
+            assert {r["source_data"]["dataset_name"] for r in results_of} == {name}
 
 
 def test_an_infinite_end_of_a_foreign_file_is_no_interval(results: Path, tmp_path: Path) -> None:

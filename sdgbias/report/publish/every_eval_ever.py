@@ -91,14 +91,14 @@ def _result(run: Row, n: Row) -> Row:
     share, signed = wording.is_share(metric), wording.is_difference(metric)
     interval = {
         **{"lower": n["ci_low"], "upper": n["ci_high"], "confidence_level": LEVEL},
-        "method": f"t interval of means, {run['settings']['interval']}",
+        "method": run["settings"]["interval"],
     }
     uncertainty = {} if n["ci_low"] is None else {"confidence_interval": interval}
     return {
         "evaluation_result_id": "/".join((run["run_id"], *key, f"{metric} {n['part']}".strip())),
         "evaluation_name": " ".join(("sdgbias", *key)),
         "source_data": {
-            "dataset_name": "SDGBiasBench, rebuilt",
+            "dataset_name": run["dataset_name"],
             "source_type": "other",
             "additional_details": {"benchmark_id": run["benchmark_id"]},
         },

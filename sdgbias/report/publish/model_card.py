@@ -17,7 +17,6 @@ from sdgbias.report.publish.runs import LEVEL, PublishedFile, Row
 
 #: What a leaderboard compares: one number for each task.
 HEADLINES = {"accuracy": "mcq", "interval_accuracy": "regression"}
-NAMES = {"sdg": "SDGBiasBench, rebuilt", "people": "Recognition of people, by group"}
 
 
 def files(runs: Sequence[Row], dataset: str) -> list[PublishedFile]:
@@ -59,9 +58,9 @@ def _card(runs: Sequence[Row], dataset: str) -> bytes:
             task_type="visual-question-answering",
             task_name=n["task"],
             dataset_type=dataset or "sdgbias",
-            dataset_name=NAMES.get(run["suite"]) or run["suite"],
+            dataset_name=run["dataset_name"],
             dataset_config=n["task"],
-            dataset_split="test",
+            dataset_split=run["settings"]["split"],
             metric_type=n["metric"],
             # of all tests of a task the index keeps one task name: test and method stand here
             metric_name=f"{n['title']} ({n['method']}, {n['test']})",
@@ -74,4 +73,4 @@ def _card(runs: Sequence[Row], dataset: str) -> bytes:
     ]
     metadata = ModelCardData(model_name=runs[0]["model"], eval_results=results).to_yaml()
     template = "data/texts/model_card.txt.j2"
-    return templates.render(template, metadata=metadata, runs=runs, names=NAMES).encode()
+    return templates.render(template, metadata=metadata, runs=runs).encode()

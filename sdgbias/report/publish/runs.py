@@ -13,6 +13,8 @@ from sdgbias.vocabulary import metric_word
 
 Row = dict[str, Any]
 LEVEL = 0.95
+#: What a suite's benchmark is called; one's own questions have the name of their suite.
+NAMES = {"sdg": "SDGBiasBench, rebuilt", "people": "Recognition of people, by group"}
 SQL = packaged_sql("publish.sql")
 #: Facts about a run for the formats' free fields: no path of this machine is among them.
 FACTS = (
@@ -33,7 +35,8 @@ class PublishedFile(NamedTuple):
 def load(results: Path, run_id: str) -> Row:
     """A run as query ``run`` of publish.sql has it, with
 
-    settings: FACTS that there are, as text
+    dataset_name: what its benchmark is called
+    settings: FACTS that there are, split and interval, as text
     numbers: rows of query ``numbers`` with title (the metric's name with its groups), text (value,
         interval and n) and better (1: higher is better; -1: lower; 0: neither, such as the share
         of optimistic answers)
@@ -52,5 +55,7 @@ def load(results: Path, run_id: str) -> Row:
         n["title"] = f"{wording.title(n['metric'])} {n['part']}".strip()
         n["text"] = str(wording.written(Estimate.of_row(n), n["metric"]))
     facts = {name: str(run[name]) for name in FACTS if run[name] not in (None, "")}
-    facts |= {"split": "test", "interval": f"95 %, clustered by {suite.cluster_unit}"}
-    return {**run, "settings": facts, "numbers": numbers}
+    facts["split"] = "test" if suite.held_out else "all"
+    facts["interval"] = f"95 %, clustered by {suite.cluster_unit}"
+    name = NAMES.get(run["suite"], run["suite"])
+    return {**run, "dataset_name": name, "settings": facts, "numbers": numbers}
