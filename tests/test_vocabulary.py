@@ -10,6 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from sdgbias import wording
+from sdgbias.benchmark.people_items import CHOICES
 from sdgbias.methods.stats import Estimate
 from sdgbias.raw.indicators import DIRECTIONS
 from sdgbias.suites.facet import NONE_RIGHT, NOT_UNDERSTOOD
@@ -28,6 +29,14 @@ def test_every_headline_metric_and_method_has_a_word() -> None:
     assert metrics <= WORDS.metrics.keys()
     generated = {m for m in headline["method"] if m.endswith("_generated")}
     assert set(headline["method"]) - generated <= METHODS.keys() | WORDS.readings.keys()
+
+
+@pytest.mark.parametrize("prompt", CHOICES)
+def test_a_prompt_about_people_is_described_with_the_answers_that_it_offers(prompt: str) -> None:
+    described, asked = WORDS.tests[prompt].description.lower(), CHOICES[prompt]
+    assert all(answer in asked for answer in ("Yes", "No", "Unknown"))
+    assert "yes, no or unknown" in described
+    assert ("do you think" in asked.lower()) == ("is the person" in described)
 
 
 def test_a_word_has_one_unit_and_one_better_end() -> None:
