@@ -30,10 +30,11 @@ from sdgbias.types import View
 
 TOKENIZED = ("hf", "vllm")
 _ENCODED = 4096  # prompts tokenized at once
-#: Seconds per prompt of each task of a model's runs.
+#: Seconds per prompt of each task of a model's runs. Prompts without candidates (p1 of people) are
+#: answered freely alone; of the others both phases count.
 _PACE = """
-SELECT run_id, task,
-       sum(seconds_measured ORDER BY phase, "view") / sum(prompts) FILTER (phase = 'score') AS pace
+SELECT run_id, task, sum(seconds_measured ORDER BY phase, "view")
+       / coalesce(sum(prompts) FILTER (phase = 'score'), sum(prompts)) AS pace
 FROM timings JOIN runs USING (run_id) WHERE model = ?
 GROUP BY ALL HAVING pace > 0 AND bool_and(untimed = 0) ORDER BY ALL
 """

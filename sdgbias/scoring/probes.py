@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pandas as pd
 
+from sdgbias import suites
 from sdgbias.errors import InputError
 from sdgbias.files import json_object
 from sdgbias.raw.images.shards import ImageReader
 from sdgbias.scoring.plan import as_prompts, make_plan
-from sdgbias.suites import sdg
-from sdgbias.types import VIEWS, Prompt
+from sdgbias.types import SDG, VIEWS, Prompt
 
 _PER_PICTURE = 16  # probes per picture, so that prompts share a prefix
 
@@ -79,21 +79,29 @@ def probes(
     if benchmark is None:
         with tempfile.TemporaryDirectory() as folder:
             _make_benchmark(Path(folder))
-            return _probes(Path(folder), n, seed, "24 synthetic places", views, questions)
+            made = suites.named(SDG), "24 synthetic places"
+            return _probes(Path(folder), *made, n, seed, views, questions)
     path = benchmark / "benchmark.json"
     origin = json_object(path).get("benchmark_id")
     if origin is None:
         raise InputError(
             f"{path}: no benchmark here; build one (sdgbias build), or leave --benchmark out"
         )
-    return _probes(benchmark, n, seed, str(origin), views, questions)
+    return _probes(benchmark, suites.of(benchmark), str(origin), n, seed, views, questions)
 
 
 def _probes(
-    benchmark: Path, n: int, seed: int, origin: str, views: Sequence[str], questions: int
+    benchmark: Path,
+    suite: suites.Suite,
+    origin: str,
+    n: int,
+    seed: int,
+    views: Sequence[str],
+    questions: int,
 ) -> Probes:
-    cells = sdg.load_prompts(benchmark)
-    cells = cells[cells["view"].isin(views)].reset_index(drop=True)
+    cells = suite.cells(benchmark, suites.EvalSettings(passes=()))
+    scored = cells["view"].isin(views) & (cells["candidates"] != "")
+    cells = cells[scored].reset_index(drop=True)
     rows = draw(make_plan(cells, "").distinct, n, seed)
     if rows.empty:
         raise InputError(

@@ -96,9 +96,10 @@ ASKED = {"mcq": 3000, "regression": 600}
 
 
 def publish(path: Path, run: str, day: int, seconds: float, model: str = "m", **more: Any) -> None:
-    """A run of 300 MCQ prompts and 60 regression prompts; the latter take a tenth of the time."""
+    """A run of 300 MCQ prompts, 60 regression prompts, which take a tenth of the time of the
+    first, and 40 prompts that are answered freely alone, which take a fifth."""
     of_kinds = [("mcq", "score", 300, 0.75), ("mcq", "decode", 50, 0.25)]
-    of_kinds += [("regression", "score", 60, 0.1)]
+    of_kinds += [("regression", "score", 60, 0.1), ("direct", "decode", 40, 0.2)]
     rows = [
         {"task": task, "phase": phase, "view": "full", "pass": ""}
         | {"cells": n, "prompts": n, "cached": 0, "untimed": 0, "tokens": 9000}
@@ -129,3 +130,6 @@ def test_hours_are_those_of_the_models_timed_runs_and_first_looks(tmp_path: Path
     assert [two[name] for name in ("hours", "low", "high")] == pytest.approx(expected)
     assert two["runs"] == 2
     assert hours(SPEC, {**ASKED, "people": 5}, (runs, look))["runs"] == 0, "no run has people"
+
+    free = hours(SPEC, {"direct": 80}, (look,))
+    assert free["hours"] == pytest.approx(360 * 0.2 * 2 / 3600), "these have no candidates to score"

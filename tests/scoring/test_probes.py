@@ -32,6 +32,7 @@ from sdgbias.suites import sdg
 from sdgbias.types import Prompt, ScoreBatch
 from tests.builders import thinker
 from tests.builders.length_engine import Engine
+from tests.builders.people import publish_people
 
 ROOT = entries.find_root()
 OPTIONS = {"share_prefix": False, "max_images": 1, "parity": ["vllm"]}
@@ -88,6 +89,13 @@ def test_probes_are_prompts_of_the_benchmark(small_benchmark: Path) -> None:
     assert chosen.digest == again != other
     with pytest.raises(InputError, match="no benchmark here"):
         probes.probes(small_benchmark / "nowhere", 32, 0)
+
+
+def test_probes_of_people_are_their_prompts_with_candidates(tmp_path: Path) -> None:
+    """p1 is answered freely: there is no score to compare."""
+    publish_people(tmp_path)
+    chosen = probes.probes(tmp_path / "b", 24, 0)
+    assert chosen.kinds == {"3 options with a picture": 12, "3 options without": 12}
 
 
 def test_without_a_benchmark_one_is_made() -> None:
