@@ -30,9 +30,9 @@ def read_text(
 
     UTF-8, else Windows-1252, and commas, else semicolons or tabs, whichever tool saved the file
     last (Excel's first line `sep=;` is no row); numbers keep their decimal commas
-    (`decimal_points`). ``whole_lines``: a line of more
-    cells than the header has is a fault, too. Raises InputError for a file that is no CSV, is cut
-    off in its last line or lacks one of ``columns``; ``again``: what to do about it.
+    (`decimal_points`). ``whole_lines``: a line of more cells than the header has is a fault, too.
+    Raises InputError for a file that is no CSV, is cut off in its last line, lacks one of
+    ``columns`` or has it twice; ``again``: what to do about it.
     """
     if path.exists() and not path.is_file():  # a pipe may never end
         raise InputError(f"{path}: no regular file; {again}")
@@ -62,6 +62,9 @@ def read_text(
             f"{path}: missing column(s) {', '.join(missing)}; found: {', '.join(table.columns)};"
             f" {again}"
         )
+    twice = [name for name in (*columns, *optional) if f"{name}.1" in table]  # as pandas names it
+    if twice:
+        raise InputError(f"{path}: column(s) {', '.join(twice)} more than once; keep one of each")
     if columns:
         table = table[[*columns, *(name for name in optional if name in table)]]
     return table.fillna("").apply(lambda column: column.str.strip())
