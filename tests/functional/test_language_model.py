@@ -27,7 +27,7 @@ from sdgbias.nightly.regression import measured
 from sdgbias.registry import entries
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.report import build as report
-from sdgbias.report import matrix
+from sdgbias.report import matrix, publish
 from sdgbias.report.reader import Results
 from sdgbias.scoring.evaluate import evaluate
 from sdgbias.scoring.run_id import run_id
@@ -146,6 +146,15 @@ def test_a_number_that_it_cannot_have_has_its_reason_wherever_it_is_asked_for(
     for place, rows in places.items():
         assert [row["missing_reason"] for row in rows] == [NEEDS_PICTURES], place
         assert all(pd.isna(row["value"]) for row in rows), place
+
+
+def test_its_card_has_no_numbers_for_a_leaderboard_of_the_hub(
+    results: Path, tmp_path: Path
+) -> None:
+    sql = "SELECT run_id FROM runs WHERE model = 'planted-language'"
+    runs = list(store.query(results, sql)["run_id"])
+    planned = publish.plan(results, tmp_path / "none", ["model-card"], runs, "lab/bench")
+    assert [file.path for file in planned.files] == ["model_card/planted-language/README.md"]
 
 
 def test_the_web_leaderboard_names_it_under_every_method(results: Path) -> None:

@@ -24,10 +24,20 @@ def files(runs: Sequence[Row], dataset: str) -> list[PublishedFile]:
     benchmark on the hub; without it there are no `.eval_results`, which must name one."""
     home = f"model_card/{runs[0]['model']}"
     published = [PublishedFile(f"{home}/README.md", partial(_card, runs, dataset))]
-    if dataset and any(n["metric"] in HEADLINES for run in runs for n in run["numbers"]):
+    if dataset and any(map(_headlines, runs)):
         entries = partial(_entries, runs, dataset)
         published.append(PublishedFile(f"{home}/.eval_results/sdgbias.yaml", entries))
     return published
+
+
+def _headlines(run: Row) -> list[Row]:
+    """The numbers of a run that a leaderboard compares; none of a language model."""
+    return [
+        n
+        for n in run["numbers"]
+        if (HEADLINES.get(n["metric"]), "all") == (n["task"], n["test"])
+        and n["method"] in ("full", "cade")
+    ]
 
 
 def _entries(runs: Sequence[Row], dataset: str) -> bytes:
@@ -42,9 +52,7 @@ def _entries(runs: Sequence[Row], dataset: str) -> bytes:
             notes=f"{n['title']}, test split, all context tests pooled: {n['text']}",
         )
         for run in runs
-        for n in run["numbers"]
-        if (HEADLINES.get(n["metric"]), "all") == (n["task"], n["test"])
-        and n["method"] in ("full", "cade")
+        for n in _headlines(run)
     ]
     content = eval_result_entries_to_yaml(entries)
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=1000).encode()
