@@ -79,8 +79,8 @@ def probes(
     if benchmark is None:
         with tempfile.TemporaryDirectory() as folder:
             _make_benchmark(Path(folder))
-            sdg, origin = suites.named(SDG), "24 synthetic places"
-            return _probes(Path(folder), sdg, origin, n, seed, views, questions)
+            sdg = suites.named(SDG)
+            return _probes(Path(folder), sdg, "24 synthetic places", n, seed, views, questions)
     path = benchmark / "benchmark.json"
     origin = json_object(path).get("benchmark_id")
     if origin is None:
