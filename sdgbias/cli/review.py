@@ -12,7 +12,6 @@ from typer import Argument, Option
 from sdgbias import templates
 from sdgbias.cli.application import DATA, group
 from sdgbias.cli.options import DEFAULT_BENCHMARK, BenchmarkOption, OutOption, comma_list
-from sdgbias.files import json_object
 from sdgbias.progress import update
 
 TextViewOption = Annotated[
@@ -76,10 +75,11 @@ def import_review(
     It prints the agreement of the two reviewers (Cohen's kappa) and the share of rejected questions
     in each stratum.
     """
+    from sdgbias.benchmark.release import is_release
     from sdgbias.benchmark.review.verdicts import import_reviews
 
     figures = import_reviews(first, second, benchmark, out, adjudicator)
-    released = bool(json_object(benchmark / "origin.json").get("release"))
+    released = is_release(benchmark)
     typer.echo("\n".join(templates.lines("reviews", f=figures, out=out, released=released)))
 
 

@@ -173,7 +173,7 @@ def _values(kept: pd.DataFrame) -> tuple[pd.DataFrame, list[pd.DataFrame]]:
         if not np.isfinite(low):
             is_valid &= number != MISSING_CODE
             wanted = f"the finite numbers {unit}, where {MISSING_CODE:g} means missing"
-        elif name == "adm1dhs":
+        elif name == "adm1dhs":  # the number of a region, not a measurement
             is_valid &= number % 1 == 0
             wanted = f"the whole numbers {wanted}"
         values[name] = number.where(is_valid)

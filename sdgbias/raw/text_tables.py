@@ -62,7 +62,8 @@ def read_text(
             f"{path}: missing column(s) {', '.join(missing)}; found: {', '.join(table.columns)};"
             f" {again}"
         )
-    twice = [name for name in (*columns, *optional) if f"{name}.1" in table]  # as pandas names it
+    names = list(table.columns)  # pandas numbers the second of a name
+    twice = [n for n in (*columns, *optional) if names.count(n) > 1 or f"{n}.1" in names]
     if twice:
         raise InputError(f"{path}: column(s) {', '.join(twice)} more than once; keep one of each")
     if columns:
@@ -95,7 +96,7 @@ def _is_cut_off(path: Path, mark: str, above: int) -> bool:
     if path.suffix == ".gz":
         return False
     with path.open("rb") as file:
-        first = _lines(file.read(2**20))[above]
+        first = b"".join(_lines(file.read(2**20))[above : above + 1])
         file.seek(max(0, path.stat().st_size - 2**20))
         last = _lines(file.read())[-1].strip(b" ")
     if not last or last.count(b'"') % 2:  # the end of a cell of several lines

@@ -40,6 +40,7 @@ CASES: dict[str, tuple[str, str | bytes | None]] = {
     "labels: empty": (LABELS_FILE, ""),
     "labels: binary": (LABELS_FILE, b"\xff\xfe\x00a,b\n"),
     "labels: UTF-16": (LABELS_FILE, LABELS.encode("utf-16")),
+    "labels: Excel's first line alone": (LABELS_FILE, "sep=;"),
     "labels: a column twice": (LABELS_FILE, f"{LABELS},lat\n{','.join('1' * 22)}\n"),
     "labels: a row of more cells": (LABELS_FILE, f"{LABELS}\n{','.join('x' * 22)}\n"),
     "labels: cut short": (LABELS_FILE, labels(row := {"DHSID_EA": ONE, "cname": "AL"}, row)[:-30]),

@@ -31,6 +31,7 @@ from sdgbias.benchmark.quality.relations import Table
 from sdgbias.benchmark.quality.rules import FILES, RuleSet, find_suites, load_rules
 from sdgbias.benchmark.quality.stored import stored_facts
 from sdgbias.benchmark.quality.validation import open_context, render_docs, validate
+from sdgbias.benchmark.release import is_release
 from sdgbias.errors import DataValidationError, InputError, argument
 from sdgbias.files import json_file, json_object, write_json
 from sdgbias.types import FACET
@@ -164,7 +165,7 @@ def run_gate(benchmark: Path, suites: Path | None = None, data_docs: bool = Fals
     tables = {name: _rows(benchmark, suite, again) for name, suite in rules.items()}
     # a table that lacks columns is reported, but can't be used by rules of other tables
     whole = {n: t for n, t in tables.items() if set(rules[n].columns) <= set(columns_of(t))}
-    available = Available(whole, split, _imported(benchmark))
+    available = Available(whole, split, is_release(benchmark))
     verdicts: dict[str, TableVerdict] = {}
     context = open_context(benchmark / DATA_DOCS if data_docs else None)
     for name, suite in rules.items():
@@ -248,11 +249,6 @@ def _kind(benchmark: Path) -> tuple[tuple[str, ...], str]:
     return _KINDS.get(kind, (TABLES, "sdgbias build"))
 
 
-def _imported(benchmark: Path) -> bool:
-    """Whether the folder was created by `sdgbias release import`."""
-    return bool(json_object(benchmark / "origin.json").get("release", False))
-
-
 def _several(lines: list[str]) -> str:
     return "; ".join(lines[:5]) + (f"; and {len(lines) - 5} more" if len(lines) > 5 else "")
 
@@ -282,7 +278,7 @@ def _rows(benchmark: Path, suite: RuleSet, again: str) -> Table:
     """The file of a table; the index of pictures as a frame, with what the shards say of each."""
     path = benchmark / f"{FILES.get(suite.table, suite.table)}.parquet"
     if not path.is_file():
-        if suite.table == "series" and _imported(benchmark):  # a release has no series table
+        if suite.table == "series" and is_release(benchmark):  # a release has no series table
             return pd.DataFrame(columns=sorted(suite.columns))
         raise InputError(f"{path}: no such table; make it: {again} --out {argument(benchmark)}")
     try:

@@ -22,8 +22,9 @@ import yaml
 
 from sdgbias import suites, wording
 from sdgbias.benchmark.card.figures import source_ids
+from sdgbias.benchmark.release import is_release
 from sdgbias.errors import InputError, UsageError, argument
-from sdgbias.files import json_object, reading, understood
+from sdgbias.files import reading, understood
 from sdgbias.raw.images.shards import FOLDER, ImageReader
 from sdgbias.report.publish.runs import PublishedFile
 from sdgbias.types import Task
@@ -60,7 +61,7 @@ def read(folder: Path) -> Benchmark:
             " people and your own questions are not ours to pass on; numbers alone: sdgbias publish"
             " model-card every-eval-ever"
         )
-    if card.get("synthetic") or json_object(folder / "origin.json").get("release"):
+    if card.get("synthetic") or is_release(folder):
         return Benchmark(folder, card["benchmark_id"], card, pd.DataFrame({"item_id": []}), [])
     with understood(folder, "no whole benchmark", _again(folder)):
         free = [row["id"] for row in card["sources_used"] if row["redistributable"]]
