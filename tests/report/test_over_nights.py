@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 import pandas as pd
@@ -101,3 +102,18 @@ def test_a_row_without_an_interval_gives_its_number_of_clusters(
 def test_an_interval_of_a_difference_has_signs() -> None:
     row = {"value": 0.1, "n": 9, "ci_low": -0.01, "ci_high": 0.2}
     assert wording.interval_of(row, "disparity") == "−1.0 to +20.0"
+
+
+@pytest.mark.parametrize(
+    ("hours", "days"),
+    [
+        ((0, 1, 2), ["1 Jan"]),
+        ((1, 25), ["1 Jan", "2 Jan"]),
+        (range(0, 24 * 12, 24), ["1 Jan", "5 Jan", "8 Jan", "12 Jan"]),
+    ],
+)
+def test_the_axis_names_each_day_once(hours: Sequence[int], days: list[str]) -> None:
+    nights = {f"n{i}": datetime(2026, 1, 1) + timedelta(hours=h) for i, h in enumerate(hours)}
+    rows = numbers("a", [0.5, 0.6])
+    [one] = over_nights.trends(rows, nights, "accuracy", ["a"])
+    assert re.findall(r">(\d+ Jan)<", one.svg) == days

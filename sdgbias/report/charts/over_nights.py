@@ -61,6 +61,7 @@ def trends(
         start = max(start, 0.0) if lowest[model] >= 0 else start
         drawn = part.reindex(list(times)) if nights else part.sort_values("began")
         name = f"{model} (planted)" if (part["provenance"] == "planted").any() else str(model)
+        marks = _marks(drawn, [times[night] for night in drawn.index])
         plots.append(
             Trend(
                 name,
@@ -69,7 +70,8 @@ def trends(
                 svg_of(
                     "trend",
                     f"{metric}-{model}",
-                    _marks(drawn, [times[night] for night in drawn.index]),
+                    marks,
+                    days=_days([mark["at"] for mark in marks]),
                     ends=[start, start + span],
                     label=f"datum.label + '{unit}'",
                 ),
@@ -92,6 +94,13 @@ def _marks(part: pd.DataFrame, times: Sequence[datetime]) -> list[dict[str, Any]
         }
     ).replace({np.nan: None})
     return [{str(k): v for k, v in row.items()} for row in frame.to_dict("records")]
+
+
+def _days(times: Sequence[int]) -> list[int]:
+    """Up to four of these times (milliseconds, in order) for the axis, evenly over them, each of
+    another day."""
+    days = list({at // 86_400_000: at for at in reversed(times)}.values())[::-1]
+    return [days[round(i)] for i in np.linspace(0, len(days) - 1, min(len(days), 4))]
 
 
 def _said(name: str, values: pd.Series, metric: str) -> str:
