@@ -84,7 +84,18 @@ def results(
 
 
 def _text(table: pd.DataFrame, csv: bool) -> str:
-    return csv_text(table) if csv else table.to_string(index=False)
+    """The rows of a query; NULL is an empty cell, which pandas writes in four ways."""
+    if csv:
+        return csv_text(table)
+    if table.empty:
+        return "no rows"
+    cells = {
+        name: column
+        if column.dtype.kind in "fM"
+        else column.astype(object).where(column.notna(), "")
+        for name, column in table.items()
+    }
+    return table.assign(**cells).to_string(index=False, na_rep="")
 
 
 def _model(results: Path, name: str) -> str:

@@ -59,9 +59,11 @@ def lines(contents: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
 
 
 def _metric(name: str) -> str:
-    """'Accuracy, in %; higher is better'."""
+    """'Accuracy, a share (reports print it in %); higher is better'."""
     word = metric_word(name)
     unit = f", in {word.unit}" if word.unit else ""
+    if word.scale != 1:
+        unit = f", a share (reports print it in {word.unit})"
     return word.name + unit + (f"; {word.direction} is better" if word.direction else "")
 
 

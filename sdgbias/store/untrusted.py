@@ -43,7 +43,7 @@ def answer(con: duckdb.DuckDBPyConnection, results: Path, sql: str) -> pd.DataFr
         kinds = [statement.type for statement in con.extract_statements(sql)]
         if len(kinds) != 1 or kinds[0] not in _READS:
             listed = ", ".join(kind.name for kind in kinds) or "no statement"
-            raise UsageError(f"--sql is {listed}; {_ONLY_READS}")
+            raise UsageError(f"the query is {listed}; {_ONLY_READS}")
         views.show(con, results, views.tables_in(sql), scan=_scan)
         con.execute(_LOCKED)
         frame: pd.DataFrame = con.execute(sql).df()
@@ -54,7 +54,9 @@ def answer(con: duckdb.DuckDBPyConnection, results: Path, sql: str) -> pd.DataFr
         if views.MARK in str(error):
             raise
         fault = _in_one_line(con, str(error))
-        raise UsageError(f"--sql: {fault}; tables and columns: sdgbias results tables") from None
+        raise UsageError(
+            f"the query failed: {fault}; tables and columns: sdgbias results tables"
+        ) from None
     return frame
 
 

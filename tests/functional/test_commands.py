@@ -134,6 +134,19 @@ def test_a_query_is_written_as_json_and_csv_that_others_read(results: Path) -> N
     assert json.loads(table["b"][0]) == row["b"] and json.loads(table["s"][0]) == row["s"]
 
 
+def test_a_query_in_text_leaves_cells_without_a_value_empty(results: Path) -> None:
+    values = "('a', NULL::INT, NULL::DATE, NULL::BOOL), (NULL, 2, DATE '2026-01-02', true)"
+    text = ok(
+        "results --results", results, "--sql", f"SELECT * FROM (VALUES {values}) AS t(a, b, c, d)"
+    )
+    assert [line.split() for line in text.splitlines()] == [
+        ["a", "b", "c", "d"],
+        ["a"],
+        ["2", "2026-01-02", "True"],
+    ]
+    assert ok("results --results", results, "--sql", "SELECT 1 WHERE false") == "no rows\n"
+
+
 @pytest.mark.parametrize(("p", "states"), [(0.01, True), (0.094, False)])
 def test_a_difference_is_stated_where_its_interval_and_its_p_agree(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], p: float, states: bool
@@ -197,11 +210,13 @@ def test_tables_metrics_and_methods_are_listed(results: Path) -> None:
     assert set(names["table_name"]) == {*tables} - made_where_named
     for name, about in tables.items():
         assert f"\n{name}: {about}\n" in page
-    assert "\n  accuracy: Accuracy, in %; higher is better (sdg)\n" in page
+    assert (
+        "\n  accuracy: Accuracy, a share (reports print it in %); higher is better (sdg)\n" in page
+    )
     assert "\n  cade: CADE: Contrastive Adaptive Debias Ensemble" in page
     shown = printed(f"results tables --results {results}")
     [about] = [row["about"] for row in shown["metrics"] if row["name"] == "accuracy"]
-    assert about == "Accuracy, in %; higher is better"
+    assert about == "Accuracy, a share (reports print it in %); higher is better"
     assert all(row["about"] for row in shown["missing_reasons"])
 
 
