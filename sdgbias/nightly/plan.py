@@ -101,7 +101,9 @@ class Night:
 
 def folder_of(results: Path, night: str) -> Path:
     """The night's folder of snapshots, logs and outcomes."""
-    return results.parent / "nights" / schedule.checked(night)
+    from sdgbias.store import night_files
+
+    return night_files.home(results) / schedule.checked(night)
 
 
 def name_of(options: NightOptions, now: datetime) -> str:

@@ -1,8 +1,9 @@
-"""The record of nights as files beside the results file, read as tables.
+"""The record of nights as files beside the results file, read as tables. In its folder, <results
+without its suffix>.nights:
 
-    nights/<night>/night.json                    how a night went: a row of ``nights``
-    nights/<night>/outcomes/<model>-<suite>.json one model on one suite: a row of ``night_outcomes``
-    nights/<month>.nights.parquet, <month>.outcomes.parquet    the same of months that are over
+    <night>/night.json                      how a night went: a row of ``nights``
+    <night>/outcomes/<model>-<suite>.json   one model on one suite: a row of ``night_outcomes``
+    <month>.nights.parquet, <month>.outcomes.parquet    the same of months that are over
 
 Each file holds one JSON object on one line and is replaced whole, so that no reader sees half of
 one and a killed night loses none; nothing is copied into the results file. A row of a JSON file
@@ -16,6 +17,7 @@ import glob
 import json
 import os
 import re
+import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC
@@ -35,7 +37,7 @@ _MONTH = re.compile(r"\d{4}-\d\d")
 
 @dataclass(frozen=True)
 class NightView:
-    """files: pattern of its JSON files below nights/; parquet: the ending of its Parquet files;
+    """files: pattern of its JSON files in the folder; parquet: the ending of its Parquet files;
     columns: name -> DuckDB's type."""
 
     files: str
@@ -84,9 +86,34 @@ VIEWS = {
 }
 
 
+@cache
 def home(results: Path) -> Path:
-    """The folder of all nights of a results file."""
-    return results.parent / "nights"
+    """The folder of all nights of a results file. Those that earlier versions wrote into a folder
+    `nights` for all results files beside it are moved here."""
+    folder, shared = results.with_suffix(".nights"), results.parent / "nights"
+    if shared.is_dir() and not folder.exists():
+        try:
+            _take_over(shared, folder, results.name)
+        except OSError:  # nothing may be written here, or another process was first
+            return folder if folder.exists() else shared
+    return folder
+
+
+def _take_over(shared: Path, folder: Path, name: str) -> None:
+    """Move the nights of the results file of this name into its folder; months that are over, if
+    other results files have nights here, too, are copied."""
+    of = {}
+    for path in shared.glob("*/night.json"):
+        results = (files.json_object(path).get("config") or {}).get("results") or name
+        of[path.parent] = Path(results).name
+    if {*of.values()} <= {name}:
+        shared.rename(folder)
+    elif name in of.values():
+        folder.mkdir()
+        for month in shared.glob("*.parquet"):
+            shutil.copy2(month, folder)
+        for night in (night for night, results in of.items() if results == name):
+            night.rename(folder / night.name)
 
 
 def path_of(results: Path, view: str, row: Mapping[str, Any]) -> Path:
@@ -154,6 +181,9 @@ def _rows(folder: Path, view: NightView) -> str:
     """The statement that reads the files of a view."""
     types = ", ".join(f"'{name}': '{kind}'" for name, kind in view.columns.items())
     names = ", ".join(f'"{name}"' for name in view.columns)
+    if "log" in view.columns:  # nights that were moved here name the folder in which they were
+        moved = f"""'{folder.name.replace("'", "''")}' || substr(log, length('nights/'))"""
+        names = names.replace('"log"', f"if(starts_with(log, 'nights/'), {moved}, log) AS \"log\"")
     key = ", ".join(f'"{name}"' for name in view.key)
     parts = []
     if _any(folder, view.files):

@@ -51,7 +51,7 @@ def settings(root: Path, *names: str, **more: object) -> NightOptions:
 
 
 def job(root: Path, name: str = "m", **more: object) -> Job:
-    folder = root / "results" / "nights" / NIGHT
+    folder = root / "results" / "r.nights" / NIGHT
     plain = Job(
         NIGHT,
         name,

@@ -362,10 +362,9 @@ def empty(to: Path) -> Path:
 
 def copied(results: Path, to: Path) -> Path:
     """A results file with its folders of Parquet files and nights, copied to the path ``to``."""
-    if (results.parent / "nights").exists():
-        shutil.copytree(results.parent / "nights", to.parent / "nights", dirs_exist_ok=True)
-    if results.with_suffix(".runs").exists():
-        shutil.copytree(results.with_suffix(".runs"), to.with_suffix(".runs"))
+    for kind in (".nights", ".runs"):
+        if results.with_suffix(kind).exists():
+            shutil.copytree(results.with_suffix(kind), to.with_suffix(kind))
     return Path(shutil.copy(results, to))
 
 

@@ -376,7 +376,7 @@ def test_a_running_night_says_how_far_it_is(chrome: Any, address: str, results: 
         store.upsert(results, {"nights": row.astype({"started_at": "datetime64[us]"})})
 
     record("running")
-    entries = results.parent / "nights" / str(night["night"]) / "registry"
+    entries = results.with_suffix(".nights") / str(night["night"]) / "registry"
     entries.mkdir(parents=True)
     for model in "ab":
         (entries / f"{model}.yaml").write_text("name: x")

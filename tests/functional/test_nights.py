@@ -92,7 +92,7 @@ def test_a_model_longer_than_a_night_and_nights_that_are_killed(
     one, other = "2026-11-21T0130", "2026-11-22T0130"
     for point in sorted(random.Random(19).sample(range(len(order) // 10, len(order) // 3), 2)):
         kill(start(one), lambda point=point: len(asked(tmp_path)) >= point)
-    closing = tmp_path / "nights" / one / "logs" / "_gate.log"
+    closing = results.with_suffix(".nights") / one / "logs" / "_gate.log"
     kill(start(one, last=order[len(order) * 6 // 10]), closing.exists)
     assert records.starts_of(results, one) == 3
     last = start(other)

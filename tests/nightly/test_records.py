@@ -147,7 +147,7 @@ def test_given_two_nights_at_once_then_the_second_is_refused_until_the_first_is_
         assert records.add(results, [published()]) == ""
         assert records.history(results, "a")["run_id"].tolist() == ["a-1"]
     with records.only_one(results, LATER):
-        assert (tmp_path / "nights" / ".lock").read_text().count(f"night {LATER}") == 1
+        assert (results.with_suffix(".nights") / ".lock").read_text().count(f"night {LATER}") == 1
 
 
 def test_given_a_full_disk_then_outcomes_are_written_at_the_end(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ from sdgbias.store import night_files
 calls = 0
 def stop_at(event, arguments):
     global calls
-    if event in ("os.rename", "os.remove") and "nights" in str(arguments[0]):
+    if event in ("os.rename", "os.remove") and ".nights" in str(arguments[0]):
         calls += 1
         if calls == instant:
             os.kill(os.getpid(), 9)
@@ -238,7 +238,7 @@ def test_given_a_kill_at_any_instant_then_no_row_is_lost_or_doubled(
     before, states = everything(months), set()
     copies = [tmp_path / str(instant) / "r.duckdb" for instant in INSTANTS]
     for results in copies:
-        shutil.copytree(months.parent / "nights", results.parent / "nights")
+        shutil.copytree(months.with_suffix(".nights"), results.with_suffix(".nights"))
     subprocess.run([sys.executable, "-c", COMPACT, tmp_path], cwd=REPOSITORY, check=True)
     for results in copies:
         states.add(tuple(sorted(path.name for path in results.parent.rglob("*.*"))))

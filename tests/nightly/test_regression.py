@@ -244,7 +244,7 @@ def test_given_a_night_a_model_or_a_run_then_its_runs_are_judged(
     with pytest.raises(StoreError, match="no run 'x'; sdgbias results .* lists them"):
         baseline.named(written, TWO, "x")
     no_nights = copied(written, tmp_path / "r.duckdb")
-    shutil.rmtree(tmp_path / "nights")
+    shutil.rmtree(tmp_path / "r.nights")
     newest = judge(no_nights)
     assert {model: (j.target.night, j.verdict) for model, j in newest.items()} == {
         LOST: (f"run:{TWO}", BREACH),

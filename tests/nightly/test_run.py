@@ -64,7 +64,7 @@ def test_given_two_nights_by_hand_in_a_minute_then_each_has_a_name(tmp_path: Pat
         assert (night.status, night.exit_code, night.outcomes) == ("done", 0, ()), "none was due"
     names = ["2026-10-25T0230", "2026-10-25T0230-2"]
     assert [records.status(s.results, name) for name in names] == ["done", "done"]
-    assert sorted(f.name for f in (s.results.parent / "nights").iterdir() if f.is_dir()) == names
+    assert sorted(f.name for f in s.results.with_suffix(".nights").iterdir() if f.is_dir()) == names
     again = first + timedelta(hours=1)  # the clock was set back: 02:30 stands twice
     assert name_of(s, again) == "2026-10-25T0230-3"
     due = replace(s, scheduled_for=first.isoformat(), cron="30 2 * * *")

@@ -163,8 +163,8 @@ def test_given_models_that_fail_then_the_night_ends_and_the_good_ones_are_publis
         12,
         2,
     )
-    assert good["log"] == f"nights/{NIGHT}/logs/good-sdg.log"
-    logs = night.results.parent / "nights" / NIGHT / "logs"
+    assert good["log"] == f"r.nights/{NIGHT}/logs/good-sdg.log"
+    logs = night.results.with_suffix(".nights") / NIGHT / "logs"
     assert "scoring" in (logs / "good-sdg.log").read_text()
     log = (logs / "past-its-time-sdg.log").read_text()
     [left] = re.findall(r"^\d+$", log, re.MULTILINE)

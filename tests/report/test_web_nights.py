@@ -43,7 +43,7 @@ def test_a_running_night_shows_how_far_it_is(served: Path, tmp_path: Path) -> No
     running = {"night": night, "started_at": start, "status": "running"}
     tables = {"nights": pd.DataFrame([running]), "night_outcomes": pd.DataFrame(rows)}
     store.upsert(path, tables)
-    folder = path.parent / "nights" / night
+    folder = path.with_suffix(".nights") / night
     (folder / "registry").mkdir(parents=True)
     for model in ("a", "b", "c"):
         (folder / "registry" / f"{model}.yaml").write_text("name: x")

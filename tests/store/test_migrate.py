@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import duckdb
 import numpy as np
@@ -216,4 +217,61 @@ def test_rows_of_nights_become_files_but_where_a_newer_file_is(changed: Path) ->
     rows = store.query(changed, f"{sql} ORDER BY night").astype(object)
 
     assert rows.where(rows.notna(), None).values.tolist() == [["done", None], ["done", 2]]
-    assert (changed.parent / "nights" / "2026-11-21T0130" / "outcomes" / "m-sdg.json").is_file()
+    assert (
+        changed.with_suffix(".nights") / "2026-11-21T0130" / "outcomes" / "m-sdg.json"
+    ).is_file()
+
+
+NIGHTS = ("2026-11-20T0130", "2026-11-21T0130")
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Path:
+    """The folder of nights as earlier versions had it: one of a.duckdb, one of b.duckdb."""
+    folder = tmp_path / "nights"
+    for night, name in zip(NIGHTS, "ab", strict=True):
+        (folder / night / "outcomes").mkdir(parents=True)
+        record = {"night": night, "status": "done", "config": {"results": f"results/{name}.duckdb"}}
+        (folder / night / "night.json").write_text(json.dumps(record) + "\n")
+        outcome = {
+            "night": night,
+            "model": "m",
+            "suite": "sdg",
+            "log": f"nights/{night}/logs/m.log",
+        }
+        (folder / night / "outcomes" / "m-sdg.json").write_text(json.dumps(outcome) + "\n")
+    return folder
+
+
+def logs(results: Path) -> list[str]:
+    return list(night_files.query(results, "SELECT log FROM night_outcomes ORDER BY night")["log"])
+
+
+def test_results_files_of_one_folder_get_their_nights_out_of_the_shared_one(shared: Path) -> None:
+    a, b, none = (shared.with_name(f"{name}.duckdb") for name in ("a", "b", "none"))
+
+    assert logs(none) == []
+    assert logs(a) == [f"a.nights/{NIGHTS[0]}/logs/m.log"]
+    assert logs(b) == [f"b.nights/{NIGHTS[1]}/logs/m.log"]
+    assert not shared.exists() and (shared.with_name("b.nights") / NIGHTS[1]).is_dir()
+
+
+def test_months_that_are_over_are_copied_where_other_results_have_nights_too(shared: Path) -> None:
+    earlier = shared.with_name("earlier") / "a.duckdb"
+    night_files.write(earlier, "nights", {"night": "2026-10-01T0130", "status": "done"})
+    night_files.compact(earlier, "2026-11")
+    for month in night_files.home(earlier).glob("*.parquet"):
+        month.rename(shared / month.name)
+
+    for name, night in zip("ab", NIGHTS, strict=True):
+        results = shared.with_name(f"{name}.duckdb")
+        nights = night_files.query(results, "SELECT night FROM nights ORDER BY night")["night"]
+        assert list(nights) == ["2026-10-01T0130", night]
+
+
+def test_shared_nights_are_read_where_nothing_may_be_written(
+    shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "mkdir", Mock(side_effect=PermissionError))
+
+    assert logs(shared.with_name("a.duckdb")) == [f"nights/{night}/logs/m.log" for night in NIGHTS]

@@ -11,6 +11,7 @@ from sdgbias.errors import InputError, RegistryError
 from sdgbias.files import confine
 from sdgbias.registry import entries
 from sdgbias.report.reader import Reader, paged
+from sdgbias.store import night_files
 
 PAGE = 50
 #: Bytes read from the end of a job's log for its last line.
@@ -62,7 +63,7 @@ def running(reader: Reader, now: datetime) -> dict[str, Any] | None:
     outcomes = reader.ask(
         "SELECT model, suite FROM night_outcomes WHERE night = ? ORDER BY model, suite", [name]
     )
-    folder = _folder(reader.results.path.parent, name)
+    folder = _folder(reader.results.path, name)
     done = {(r["model"], r["suite"]) for r in outcomes}
     planned = _planned(folder) if folder else set()
     began = row["started_at"]
@@ -76,11 +77,11 @@ def running(reader: Reader, now: datetime) -> dict[str, Any] | None:
     }
 
 
-def _folder(home: Path, name: str) -> Path | None:
+def _folder(results: Path, name: str) -> Path | None:
     """The night's folder beside the results; None if it doesn't exist or its name leads
     elsewhere."""
     try:
-        folder = confine(home, f"nights/{name}")
+        folder = confine(night_files.home(results), name)
     except InputError:
         return None
     return folder if folder.is_dir() else None
