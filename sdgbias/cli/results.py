@@ -89,13 +89,10 @@ def _text(table: pd.DataFrame, csv: bool) -> str:
         return csv_text(table)
     if table.empty:
         return "no rows"
-    cells = {
-        name: column
-        if column.dtype.kind in "fM"
-        else column.astype(object).where(column.notna(), "")
-        for name, column in table.items()
-    }
-    return table.assign(**cells).to_string(index=False, na_rep="")
+    cells = table.apply(
+        lambda c: c if c.dtype.kind in "fM" else c.astype(object).where(c.notna(), "")
+    )
+    return str(cells.to_string(index=False, na_rep=""))
 
 
 def _model(results: Path, name: str) -> str:
