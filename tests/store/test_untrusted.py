@@ -128,8 +128,8 @@ def test_a_query_is_one_select_about_the_results(stored: Path, sql: str) -> None
         ("SELECT modle FROM metrics", r"modle.*\"model\".*sdgbias results tables$"),
         ("SELECT m.modle FROM metrics m", r"modle.*near: .*model.*sdgbias results tables$"),
         ("SELECT model FROM metricz", r"metricz.*\"metrics\".*sdgbias results tables$"),
-        ("SELEC 1", "^--sql.*syntax"),
-        ("SELECT CAST('x' AS INTEGER)", "^--sql.*Could not convert"),
+        ("SELEC 1", "^the query failed.*syntax"),
+        ("SELECT CAST('x' AS INTEGER)", "^the query failed.*Could not convert"),
     ],
 )
 def test_a_typo_names_what_is_near(stored: Path, sql: str, words: str) -> None:
