@@ -11,10 +11,11 @@ SELECT * EXCLUDE (config, title), coalesce(nullif(title, ''), model) AS title, c
 FROM runs WHERE run_id = ? AND finished_at IS NOT NULL)
 
 -- name: numbers
--- An interval is NULL where there are too few clusters for one, or no variation between them. part: in the suite on people the groups compared and the classes pooled, '' elsewhere.
+-- An interval is NULL where there are too few clusters for one, or no variation between them. part: in the suite on people the groups compared and
+-- the classes pooled, '' elsewhere. difference: of two groups, one taken off the other.
 SELECT task, test, method, metric,
        concat_ws(', ', if(attribute = '', NULL, pillar_of(attribute, "group", other)), if($people, x::INT || ' classes', NULL)) AS part,
-       "value", n, if(isfinite(low), low, NULL) AS ci_low, if(isfinite(high), high, NULL) AS ci_high, clusters
+       other <> '' AS difference, "value", n, if(isfinite(low), low, NULL) AS ci_low, if(isfinite(high), high, NULL) AS ci_high, clusters
 FROM numbers
 WHERE run_id = $run AND study = 'headline' AND isfinite("value") AND indicator = 'all'
       AND (attribute = '' OR $people)
@@ -24,7 +25,7 @@ ORDER BY ALL
 -- The answers to the test split, a line of JSON each, as Every Eval Ever has them. Prompts without an answer (infrastructure failures) have
 -- none here; the run's n_failed counts them. $withheld: multiple-choice questions whose gold value may not be passed on.
 WITH answers AS (
-    SELECT p.*, coalesce(p.pred, '') AS answer, p.correct::INTEGER::DOUBLE AS score, q.text AS prompt,
+    SELECT p.*, coalesce(if(p.task = 'mcq', p.pred, p."value"::VARCHAR), '') AS answer, p.correct::INTEGER::DOUBLE AS score, q.text AS prompt,
            coalesce(if(p.task = 'mcq', i.gold, i.gold_value::VARCHAR), '') AS correct_answer,
            if(json_array_length(i.options) > 0, i.options::VARCHAR[], NULL) AS choices,
            i.pillar, i.indicator, i.country, i.year, i.image_id,

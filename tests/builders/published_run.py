@@ -27,10 +27,11 @@ def publish_answers(results: Path, benchmark: Path, run_id: str = "r1", **more: 
     )
     right = rng.random(len(rows)) < 0.6
     mcq = rows["task"] == "mcq"
-    pred = np.where(mcq, rows["gold"], rows["gold_value"].round(1).astype(str))
-    rows["pred"] = np.where(right, pred, np.where(mcq, "A", "999"))
+    digit = rows["gold_value"].astype(str).str.extract(r"(\d)", expand=False)
+    pred = np.where(mcq, rows["gold"], digit)
+    rows["pred"] = np.where(right, pred, np.where(mcq, "A", "9"))
     rows["value"] = np.where(mcq, np.nan, np.where(right, rows["gold_value"], 999.0))
-    rows["correct"] = rows["pred"] == pred
+    rows["correct"] = np.where(mcq, rows["pred"] == pred, right)
     test = rows[rows["split"] == "test"]
     pooled = pd.concat([test, test.assign(test="all")])
     metrics = []

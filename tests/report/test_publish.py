@@ -71,6 +71,9 @@ def test_every_eval_ever_records_follow_its_schemas(folder: Path, results: Path)
     for name, share in counted.mean().items():
         assert by_id[name]["score"] == pytest.approx(share)
         assert by_id[name]["uncertainty"]["num_samples"] == counted.count()[name]
+    numbers = store.query(results, "FROM predictions WHERE task = 'regression'")["value"]
+    estimates = [r for r in rows if r["evaluation_name"].startswith("sdgbias regression")]
+    assert {float(r["output"]["raw"][0]) for r in estimates} <= set(numbers)  # not first digits
     assert len(by_id) == len(stored(results, "metric <> 'share_optimistic'"))
     assert "clustered by place" in json.dumps(by_id)
     row = stored(results, "task = 'mcq' AND test = 'T1' AND method = 'full'").iloc[0]
@@ -124,6 +127,38 @@ def test_one_card_has_every_suite_of_its_model(small_benchmark: Path, tmp_path: 
         (r["dataset"]["name"], r["task"]["name"], m["name"]) for r in index for m in r["metrics"]
     ]
     assert len(names) == len(set(names)) > 20
+
+
+def test_the_dataset_is_named_for_the_runs_of_its_benchmark_alone(
+    small_benchmark: Path, tmp_path: Path
+) -> None:
+    results = publish_answers(tmp_path / "sdgbias.duckdb", small_benchmark)
+    publish_answers(results, small_benchmark, "r2", suite="mine", benchmark_id="another")
+    found = plan(results, small_benchmark, ("model-card",), None, "demo/bench")
+    card, entries = contents(found).values()
+    index = yaml.safe_load(card.split(b"---")[1])["model-index"][0]["results"]
+    types = {(r["dataset"]["name"], r["dataset"]["type"]) for r in index}
+    assert types == {("SDGBiasBench, rebuilt", "demo/bench"), ("mine", "sdgbias")}
+    assert len(yaml.safe_load(entries)) == 4
+    found = plan(results, small_benchmark, ("model-card",), ["r2"], "demo/bench")
+    assert len(found.files) == 1 and "no run answers the benchmark" in found.withheld[-1]
+
+
+def test_a_difference_of_groups_is_in_points_and_has_no_better_end(
+    small_benchmark: Path, tmp_path: Path
+) -> None:
+    """Of a rate, too: as a rate it would have a bound of 0 and an interval below it."""
+    results = publish_answers(tmp_path / "sdgbias.duckdb", small_benchmark, suite="people")
+    with store.connect(results) as con:
+        con.execute("""
+            UPDATE numbers SET metric = 'false_yes_rate', attribute = 'age', "group" = 'young',
+                other = 'old', parameter = 'classes', x = 52, "value" = 0.05, low = -0.12
+            WHERE metric = 'accuracy'""")
+    files = contents(plan(results, small_benchmark, ("model-card", "every-eval-ever"), None, ""))
+    card, record = files["model_card/tiny/README.md"].decode(), next(iter(files.values()))
+    assert "wrong class age:young-old, 52 classes | +5.0\xa0points" in card
+    metrics = {r["metric_config"]["metric_id"] for r in json.loads(record)["evaluation_results"]}
+    assert metrics == {"interval_accuracy"}
 
 
 # ---------------------------------------------------------------------------- dataset

@@ -34,8 +34,8 @@ def plan(
     results: Path, folder: Path, formats: Sequence[str], run_ids: Sequence[str] | None, name: str
 ) -> Publication:
     """``folder``: the benchmark; ``run_ids``: None for the newest of each measured model;
-    ``name``: OWNER/NAME of the dataset on the hub, or ''. Raises UsageError (``name``, nothing to
-    publish), InputError, StoreError (unknown run)."""
+    ``name``: OWNER/NAME of the benchmark on the hub, or ''; of runs on others nothing names it.
+    Raises UsageError (``name``, nothing to publish), InputError, StoreError (unknown run)."""
     if name and not HUB_ID.fullmatch(name):
         raise UsageError(f"--dataset {name!r}; valid: OWNER/NAME of a dataset on the hub")
     files: list[PublishedFile] = []
@@ -65,6 +65,9 @@ def plan(
         withheld.append(f"{planted} of planted models: name them with --run")
         loaded = measured
     licences |= {f"model {run['model']}": run["model_licence"] or "unknown" for run in loaded}
+    for run in loaded:
+        of_dataset = benchmark is not None and benchmark.id == run["benchmark_id"]
+        run["dataset"] = name if of_dataset else ""
     for run in loaded if "every-eval-ever" in formats else ():
         why = named(run["suite"]).unpublished
         if not why and (benchmark is None or benchmark.id != run["benchmark_id"]):
@@ -74,9 +77,12 @@ def plan(
             withheld.append(f"single answers of {run['run_id']}: {why}")
     if "model-card" in formats:
         for model in dict.fromkeys(run["model"] for run in loaded):
-            files += model_card.files([run for run in loaded if run["model"] == model], name)
+            files += model_card.files([run for run in loaded if run["model"] == model])
         if loaded and not name:
             withheld.append(".eval_results: they name the dataset on the hub; give --dataset")
+        elif not any(run["dataset"] for run in loaded):
+            why = f"no run answers the benchmark at {folder}; name its folder with --benchmark"
+            withheld.append(f".eval_results: {why}")
     if not files:
         raise UsageError("; ".join(["nothing to publish", *withheld]))
     return Publication(files, licences, withheld)

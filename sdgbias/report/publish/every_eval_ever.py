@@ -14,7 +14,7 @@ import uuid
 from functools import partial
 from pathlib import Path
 
-from sdgbias import store, wording
+from sdgbias import store
 from sdgbias.report.publish.dataset import Benchmark, read_table
 from sdgbias.report.publish.runs import LEVEL, SQL, PublishedFile, Row
 
@@ -88,7 +88,7 @@ def _record(run: Row) -> Row:
 
 def _result(run: Row, n: Row) -> Row:
     metric, key = n["metric"], (n["task"], n["test"], n["method"])
-    share, signed = wording.is_share(metric), wording.is_difference(metric)
+    share, signed = n["word"].scale != 1, n["word"].format[0] == "+"
     interval = {
         **{"lower": n["ci_low"], "upper": n["ci_high"], "confidence_level": LEVEL},
         "method": run["settings"]["interval"],

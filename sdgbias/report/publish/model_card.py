@@ -19,33 +19,34 @@ from sdgbias.report.publish.runs import LEVEL, PublishedFile, Row
 HEADLINES = {"accuracy": "mcq", "interval_accuracy": "regression"}
 
 
-def files(runs: Sequence[Row], dataset: str) -> list[PublishedFile]:
-    """One card of the ``runs`` of one model, a part for each. ``dataset``: OWNER/NAME of the
-    benchmark on the hub; without it there are no `.eval_results`, which must name one."""
+def files(runs: Sequence[Row]) -> list[PublishedFile]:
+    """One card of the ``runs`` of one model, a part for each. Their ``dataset`` is OWNER/NAME of
+    the benchmark on the hub; without it a run has no `.eval_results`, which must name one."""
     home = f"model_card/{runs[0]['model']}"
-    published = [PublishedFile(f"{home}/README.md", partial(_card, runs, dataset))]
-    if dataset and any(map(_headlines, runs)):
-        entries = partial(_entries, runs, dataset)
+    published = [PublishedFile(f"{home}/README.md", partial(_card, runs))]
+    if any(map(_headlines, runs)):
+        entries = partial(_entries, runs)
         published.append(PublishedFile(f"{home}/.eval_results/sdgbias.yaml", entries))
     return published
 
 
 def _headlines(run: Row) -> list[Row]:
-    """The numbers of a run that a leaderboard compares; none of a language model."""
+    """The numbers of a run that a leaderboard of its dataset compares; none of a language model."""
     return [
         n
         for n in run["numbers"]
         if (HEADLINES.get(n["metric"]), "all") == (n["task"], n["test"])
         and n["method"] in ("full", "cade")
+        and run["dataset"]
     ]
 
 
-def _entries(runs: Sequence[Row], dataset: str) -> bytes:
+def _entries(runs: Sequence[Row]) -> bytes:
     from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
 
     entries = [
         EvalResultEntry(
-            dataset_id=dataset,
+            dataset_id=run["dataset"],
             task_id=f"{n['task']}_{n['method']}",
             value=n["value"],
             date=run["finished_date"],
@@ -58,14 +59,14 @@ def _entries(runs: Sequence[Row], dataset: str) -> bytes:
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=1000).encode()
 
 
-def _card(runs: Sequence[Row], dataset: str) -> bytes:
+def _card(runs: Sequence[Row]) -> bytes:
     from huggingface_hub import EvalResult, ModelCardData
 
     results = [
         EvalResult(
             task_type="visual-question-answering",
             task_name=n["task"],
-            dataset_type=dataset or "sdgbias",
+            dataset_type=run["dataset"] or "sdgbias",
             dataset_name=run["dataset_name"],
             dataset_config=n["task"],
             dataset_split=run["settings"]["split"],

@@ -37,9 +37,10 @@ def load(results: Path, run_id: str) -> Row:
 
     dataset_name: what its benchmark is called
     settings: FACTS that there are, split and interval, as text
-    numbers: rows of query ``numbers`` with title (the metric's name with its groups), text (value,
-        interval and n) and better (1: higher is better; -1: lower; 0: neither, such as the share
-        of optimistic answers)
+    numbers: rows of query ``numbers`` with word (what the number is measured in: that of a
+        disparity for the difference of two groups), title (the metric's name with its groups),
+        text (value, interval and n) and better (1: higher is better; -1: lower; 0: neither, such as
+        the share of optimistic answers)
 
     Raises StoreError."""
     runs = store.arrow(results, SQL["run"], [run_id]).to_pylist()
@@ -50,12 +51,15 @@ def load(results: Path, run_id: str) -> Row:
     given = {"run": run_id, "people": suite.private}
     numbers = store.arrow(results, SQL["numbers"], given).to_pylist()
     for n in numbers:
+        n["word"] = metric_word("disparity" if n["difference"] else n["metric"])
         widest = n["metric"] == "disparity" and "max-min" in n["part"]
-        n["better"] = -1 if widest else metric_word(n["metric"]).better
+        n["better"] = -1 if widest else n["word"].better
         n["title"] = f"{wording.title(n['metric'])} {n['part']}".strip()
-        n["text"] = str(wording.written(Estimate.of_row(n), n["metric"]))
+        n["text"] = str(wording.written(Estimate.of_row(n), n["word"]))
     facts = {name: str(run[name]) for name in FACTS if run[name] not in (None, "")}
     facts["split"] = "test" if suite.held_out else "all"
-    facts["interval"] = f"95 %, clustered by {suite.cluster_unit}"
+    facts["interval"] = (
+        f"95 %, clustered by {suite.cluster_unit}, without a picture by distinct prompt if wider"
+    )
     name = NAMES.get(run["suite"], run["suite"])
     return {**run, "dataset_name": name, "settings": facts, "numbers": numbers}
