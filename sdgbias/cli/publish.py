@@ -151,6 +151,7 @@ def log(
     failed = _print_outcome(runs, target)
     if failed:
         more = f" --night {night}" if night else ""
+        more += f" --dir {argument(folder)}" if folder else ""
         raise InfrastructureError(
             f"W&B: {len(failed)} of {many(len(runs), 'run')} left out, {failed[0].run_id}:"
             f" {failed[0].failed}; the results are as before, again: sdgbias wandb log --results"

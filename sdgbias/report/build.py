@@ -233,12 +233,13 @@ def write_report(
         texts = report.files(shown)
         for answer in report.shared["answers"] if OVERVIEW in shown else ():
             tell(answer.lead)
-    for file, text in texts.items():
-        write_atomically(out / file, text, OTHER_OUT)
+    last = shown[0].file  # the first page, whose links lead to the others
+    for file in sorted(texts, key=lambda file: file == last):
+        write_atomically(out / file, texts[file], OTHER_OUT)
     earlier = {*out.glob("model-*.html"), *(out / page.file for page in layout.PAGES if page.file)}
     for path in earlier - {out / file for file in texts}:
         path.unlink(missing_ok=True)
-    return out / shown[0].file
+    return out / last
 
 
 def write_night(results: Path, out: Path) -> Path:

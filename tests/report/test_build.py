@@ -104,6 +104,15 @@ def test_errors_are_one_line(tmp_path: Path) -> None:
         write_report(tmp_path / "empty.duckdb", tmp_path)
 
 
+def test_the_first_page_is_written_last(fake: Path, tmp_path: Path) -> None:
+    """So that a report which is stopped halfway doesn't begin with links to pages that are not
+    there."""
+    (tmp_path / "questions.html").mkdir()
+    with pytest.raises(StoreError, match=r"questions.html: can't be written"):
+        write_report(fake, tmp_path)
+    assert not (tmp_path / "index.html").exists()
+
+
 # -- words
 # ----------------------------------------------------------------------
 

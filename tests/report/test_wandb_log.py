@@ -194,6 +194,18 @@ def test_logging_an_unchanged_night_again_keeps_its_tables(results: Path, tmp_pa
     assert f"scores-{RUN}" in read(written).artifacts
 
 
+def test_half_a_run_is_neither_sent_nor_taken_for_logged(results: Path, tmp_path: Path) -> None:
+    """The run is begun before the scores, whose file is gone for a while, are read."""
+    logged(results, tmp_path)
+    [scores] = results.parent.glob(f"*.runs/run_id={RUN}/scores-*.parquet")
+    away = scores.rename(tmp_path / "away")
+    [one] = log.log_night(results, tmp_path, again=True)
+    away.rename(scores)
+    assert scores.name in one.failed and not one.folder
+    assert list(tmp_path.glob("wandb/offline-run-*")) == []
+    assert f"scores-{RUN}" in read(logged(results, tmp_path)).artifacts
+
+
 def test_only_sent_runs_are_removed(tmp_path: Path) -> None:
     for name in ("sent", "waiting"):
         run = tmp_path / "wandb" / f"offline-run-20261121_013000-{name}"

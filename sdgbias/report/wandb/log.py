@@ -105,17 +105,37 @@ def log_night(
                 if not again and logged.get(name) == mark:
                     done.append(Logged(run_id))
                     continue
-                # before W&B's client, which writes elsewhere where it can't write here
+                # before W&B's client, which writes elsewhere where it can't write here; this run is
+                # left out, so that it is logged again if it is stopped halfway
+                logged.pop(name, None)
                 write_json(folder / LOGGED, logged, OTHER_DIR)
-                written, offline = _write(results, folder, name, record, facts, small, offline)
+                with _replacing(folder, name):
+                    written, offline = _write(results, folder, name, record, facts, small, offline)
+                    write_json(folder / LOGGED, logged | {name: mark}, OTHER_DIR)
                 logged[name] = mark
-                write_json(folder / LOGGED, logged, OTHER_DIR)
                 done.append(Logged(run_id, written, offline=offline if online() else ""))
             except SdgbiasError as error:
                 done.append(Logged(run_id, failed=str(error)))
             except Exception as error:  # W&B may raise anything; it must only cost this run
                 done.append(Logged(run_id, failed=f"{type(error).__name__}: {first_line(error)}"))
     return done
+
+
+@contextmanager
+def _replacing(folder: Path, name: str) -> Iterator[None]:
+    """Around the writing of a W&B run: the one from before is removed, and also what is written
+    where an error is raised, since `wandb sync` would send half a run as a whole one."""
+
+    def remove() -> None:
+        for waiting in folder.glob(f"wandb/offline-run-*-{name}"):
+            shutil.rmtree(waiting)
+
+    remove()
+    try:
+        yield
+    except BaseException:
+        remove()
+        raise
 
 
 def runs_of(
@@ -187,8 +207,6 @@ def _write(
     step, year = axis(record["night"], record["finished_at"])
     history: dict[str, Any] = {n["name"]: n["figure"] for n in numbers if n["over_nights"]}
     history |= {k: v for k, v in facts.items() if not isinstance(v, str)} | {NIGHT_YEAR: year}
-    for old in folder.glob(f"wandb/offline-run-*-{name}"):
-        shutil.rmtree(old)
     settings = {
         "id": name,
         "name": f"{record['model']} {record['night']}".strip(),
