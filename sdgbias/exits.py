@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 #: Why an output can't be written, apart from a reader that is gone.
-UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 #: How the runtimes of Python, C and C++ begin what they say of a crash.
 _CRASH = re.compile(
     r"Fatal Python error: |terminate called |double free|free\(\): |malloc\(\): |munmap_chunk\(\): "

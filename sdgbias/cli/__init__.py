@@ -14,6 +14,7 @@ once.
 from __future__ import annotations
 
 import gc
+import io
 import os
 import sys
 from contextlib import nullcontext
@@ -82,6 +83,11 @@ def main() -> None:
         sys.stdout = sys.stderr
         typer.echo("error: standard output is closed; redirect it, e.g. > /dev/null", err=True)
         sys.exit(StoreError.exit_code)
+    if isinstance(raw := sys.stdout.buffer, io.RawIOBase):
+        # PYTHONUNBUFFERED: a write that a full disk cuts short would be no error
+        sys.stdout = io.TextIOWrapper(
+            io.BufferedWriter(raw), sys.stdout.encoding, sys.stdout.errors, line_buffering=True
+        )
     words = list(takewhile(lambda word: not word.startswith("-"), sys.argv[1:]))
     # a server has no end to come nearer to
     shown = nullcontext() if words[:1] == ["serve"] else progress.shown(" ".join(words[:2]))

@@ -87,14 +87,23 @@ OF_THE_MACHINE = {
     "full output": (7, "", "models > /dev/full", "can't be written (No space left on device)"),
     "full output, unbuffered": (7, "1", "models > /dev/full", "can't be written (No space left"),
     "closed output": (7, "", "models >&-", "standard output is closed"),
+    "room for a part": (7, "", "models --json > {new}", "can't be written (File too large)"),
+    "room for a part, unbuffered": (
+        7,
+        "1",
+        "models --json > {new}",
+        "can't be written (File too large)",
+    ),
     "little memory": (8, "", "results > /dev/null", "out of memory"),
 }
 
 
 @pytest.mark.parametrize("case", OF_THE_MACHINE)
-def test_a_machine_at_its_limits_is_named_in_one_line(case: str) -> None:
+def test_a_machine_at_its_limits_is_named_in_one_line(case: str, tmp_path: Path) -> None:
     code, unbuffered, arguments, words = OF_THE_MACHINE[case]
-    limit = "ulimit -v 100000; " if case == "little memory" else ""
+    arguments = arguments.format(new=tmp_path / "new")
+    limits = {"little memory": "ulimit -v 100000; ", "room": "ulimit -f 1; "}
+    limit = next((limit for name, limit in limits.items() if case.startswith(name)), "")
     done = subprocess.run(
         ["bash", "-c", f"{limit}{sys.executable} -m sdgbias.cli {arguments}"],
         cwd=REPOSITORY,
