@@ -93,7 +93,7 @@ def publish(
     for path, size in sizes:
         typer.echo(f"{'about ' if path in estimated else ''}{size:>12,} bytes  {path}")
     for what, licence in planned.licences.items():
-        typer.echo(f"licence of {what}: {licence}")
+        typer.echo(f"licence of {what}: {' '.join(licence.split())}")
     for line in planned.withheld:
         typer.echo(f"withheld: {line}")
     if sent:

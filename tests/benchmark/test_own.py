@@ -16,7 +16,7 @@ import yaml
 
 from sdgbias import formats
 from sdgbias.benchmark import own_spec
-from sdgbias.benchmark.own import OPTIONS, assign_splits, card_of, read_folder
+from sdgbias.benchmark.own import OPTIONS, assign_splits, build_own, card_of, read_folder
 from tests.builders.own_questions import HEADER, LEAST, YAML, png, rows, write
 
 ROW = "q{},How many?,one,two,three,{},pictures/{}.png,,test,b1,red".format
@@ -50,6 +50,15 @@ def test_a_folder_without_faults(tmp_path: Path) -> None:
     assert json.loads(first["groups"]) == {"colour": "red"}
     assert (first["cluster_id"], first["split"]) == ("b0", "val")
     assert first["picture"] == "pictures/0.png"
+
+
+def test_the_card_shows_the_authors_words_as_text(tmp_path: Path) -> None:
+    yaml = YAML.replace("Counting dots", "<b>Dots")
+    first = "\n".join([HEADER, *rows()]).replace(",red", ',"red\n- blue"')
+    build_own(write(tmp_path / "f", yaml, first + "\n"), tmp_path / "b")
+    lines = (tmp_path / "b" / "README.md").read_text(encoding="utf-8").splitlines()
+    assert lines[0] == "# &lt;b>Dots"
+    assert "- group colour: blue 20, red - blue 20" in lines
 
 
 # -- suite.yaml

@@ -144,6 +144,21 @@ def test_the_dataset_is_named_for_the_runs_of_its_benchmark_alone(
     assert len(found.files) == 1 and "no run answers the benchmark" in found.withheld[-1]
 
 
+def test_a_title_or_licence_of_several_lines_stays_in_its_line(
+    small_benchmark: Path, tmp_path: Path
+) -> None:
+    config = {"spec": {"licence": "One\n---\ntwo <b>"}}
+    results = publish_answers(
+        tmp_path / "r.duckdb", small_benchmark, title="Tiny\n---\n<b>", config=config
+    )
+    [card] = contents(plan(results, small_benchmark, ("model-card",), None, "")).values()
+    lines = card.decode().splitlines()
+    assert "# Tiny --- &lt;b>" in lines and "- model_licence: One --- two &lt;b>" in lines
+    assert lines.count("---") == 2
+    shown = ok("publish", "model-card", "--results", results, "--benchmark", small_benchmark)
+    assert "licence of model tiny: One --- two <b>" in shown
+
+
 def test_a_difference_of_groups_is_in_points_and_has_no_better_end(
     small_benchmark: Path, tmp_path: Path
 ) -> None:

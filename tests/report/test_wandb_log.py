@@ -367,3 +367,14 @@ def test_people_are_told_by_model_and_benchmark(tmp_path: Path) -> None:
     assert shown == [("a", "+10.0"), ("a", "+30.0"), ("b", "+40.0")]
     # a file without nights gives a run per model and benchmark
     assert log.runs_of(path, None) == ("", {"a-1": {}, "a-3": {}, "b-1": {}})
+
+
+def test_a_title_is_text_in_the_team_reports_headings(tmp_path: Path) -> None:
+    path = tmp_path / "r.duckdb"
+    numbers = {"task": "mcq", "test": "T1", "method": "full", "pillar": "all", "value": 0.5}
+    rows = pd.DataFrame([numbers | {"indicator": "all", "metric": "accuracy", "n": 30}])
+    record = {"run_id": "a-1", "model": "a", "benchmark_id": "b", "suite": "mine"}
+    record |= {"finished_at": "2026-11-20T00:00:00", "config": {"own": {"title": "<b> | `x`"}}}
+    store.publish(path, record, {"numbers": numbers_of(rows)})
+    headings = [line for line in team_report.markdown(path).splitlines() if line.startswith("## ")]
+    assert "## Own questions: \\<b\\> \\| \\`x\\`" in headings

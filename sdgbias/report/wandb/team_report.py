@@ -77,7 +77,7 @@ def sections(results: Path) -> list[tuple[str, str]]:
 
 def markdown(results: Path) -> str:
     """The Report's text, without plots. Raises StoreError as `sections`."""
-    parts = [f"# {TITLE}", *(f"## {title}\n\n{text}" for title, text in sections(results))]
+    parts = [f"# {TITLE}", *(f"## {_plain(title)}\n\n{text}" for title, text in sections(results))]
     return "\n\n".join(parts) + "\n"
 
 
