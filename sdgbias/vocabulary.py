@@ -101,3 +101,10 @@ def metric_word(metric: str) -> Word:
     """The word of a metric; of one that has none a share named after it: 'share_A' is 'Share A'."""
     text = metric.replace("_", " ")
     return WORDS.metrics.get(metric) or Word(name=text[:1].upper() + text[1:], short=metric)
+
+
+def shown_as(metric: str, group: str) -> str:
+    """The metric whose unit, direction and format a number has: 'disparity' of the difference
+    between two groups, whatever it is of. group: as a pillar or group is named in the results, e.g.
+    'gender=male' or the difference 'gender:male-female'."""
+    return "disparity" if ":" in group and "=" not in group else metric

@@ -16,7 +16,7 @@ from sdgbias.raw.indicators import DIRECTIONS
 from sdgbias.suites.facet import NONE_RIGHT, NOT_UNDERSTOOD
 from sdgbias.suites.rows import FEWER, HEADLINE, NOT_SCORED, UNDEFINED
 from sdgbias.types import NEEDS_PICTURES, NEEDS_SCORES, PILLARS
-from sdgbias.vocabulary import METHODS, WORDS, Word, metric_word
+from sdgbias.vocabulary import METHODS, WORDS, Word, metric_word, shown_as
 
 GOLDEN = pd.read_parquet(Path(__file__).parent / "golden" / "numbers.parquet")
 #: Counts of single letters are named by the letter.
@@ -96,3 +96,18 @@ def test_the_worst_verdict_is_the_most_severe_that_was_given() -> None:
         assert wording.worst(given) == worst
         given[worst] = 0
     assert wording.worst(given) == wording.worst({}) == ""
+
+
+@pytest.mark.parametrize(
+    ("group", "metric"),
+    [
+        ("all", "no_rate"),
+        ("Health & Nutrition", "no_rate"),
+        ("gender=male & age=old", "no_rate"),
+        ("size:cm=1:2", "no_rate"),
+        ("gender:male-female", "disparity"),
+        ("gender:male-female, 52 classes", "disparity"),
+    ],
+)
+def test_a_difference_between_groups_is_shown_as_one(group: str, metric: str) -> None:
+    assert shown_as("no_rate", group) == metric

@@ -11,11 +11,10 @@ SELECT * EXCLUDE (config, title), coalesce(nullif(title, ''), model) AS title, c
 FROM runs WHERE run_id = ? AND finished_at IS NOT NULL)
 
 -- name: numbers
--- An interval is NULL where there are too few clusters for one, or no variation between them. part: in the suite on people the groups compared and
--- the classes pooled, '' elsewhere. difference: of two groups, one taken off the other.
+-- An interval is NULL where there are too few clusters for one, or no variation between them. part: in the suite on people the groups compared and the classes pooled, '' elsewhere.
 SELECT task, test, method, metric,
        concat_ws(', ', if(attribute = '', NULL, pillar_of(attribute, "group", other)), if($people, x::INT || ' classes', NULL)) AS part,
-       other <> '' AS difference, "value", n, if(isfinite(low), low, NULL) AS ci_low, if(isfinite(high), high, NULL) AS ci_high, clusters
+       "value", n, if(isfinite(low), low, NULL) AS ci_low, if(isfinite(high), high, NULL) AS ci_high, clusters
 FROM numbers
 WHERE run_id = $run AND study = 'headline' AND isfinite("value") AND indicator = 'all'
       AND (attribute = '' OR $people)

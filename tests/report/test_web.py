@@ -324,6 +324,13 @@ def test_people_have_pages_of_their_own(served: Path, tmp_path: Path) -> None:
     assert "Is there a nurse in the image?" in html and "help with that &lt;b&gt;" in html
     disparity = "/numbers?suite=people&metric=disparity"
     assert "+50.0 points" in text(client.get(disparity).text)
+    (tmp_path / "rate").mkdir()
+    rate = "UPDATE numbers SET metric = 'no_rate', value = -0.25 WHERE metric = 'disparity'"
+    of_rate = client_of(altered(path, tmp_path / "rate", rate)).get(
+        "/numbers?suite=people&metric=no_rate"
+    )
+    assert "Says no, Full, p1, gender:male-female" in text(of_rate.text)
+    assert "−25.0 points" in text(of_rate.text)
     void = altered(path, tmp_path, "UPDATE numbers SET value = NULL, low = NULL, high = NULL")
     assert "none no interval" in text(client_of(void).get(disparity).text)
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from sdgbias import store, suites, wording
 from sdgbias.files import packaged_sql
 from sdgbias.methods.stats import Estimate
-from sdgbias.vocabulary import metric_word
+from sdgbias.vocabulary import metric_word, shown_as
 
 Row = dict[str, Any]
 LEVEL = 0.95
@@ -51,7 +51,7 @@ def load(results: Path, run_id: str) -> Row:
     given = {"run": run_id, "people": suite.private}
     numbers = store.arrow(results, SQL["numbers"], given).to_pylist()
     for n in numbers:
-        n["word"] = metric_word("disparity" if n["difference"] else n["metric"])
+        n["word"] = metric_word(shown_as(n["metric"], n["part"]))
         widest = n["metric"] == "disparity" and "max-min" in n["part"]
         n["better"] = -1 if widest else n["word"].better
         n["title"] = f"{wording.title(n['metric'])} {n['part']}".strip()

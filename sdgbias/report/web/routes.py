@@ -24,6 +24,7 @@ from sdgbias.report.pages import models, night, runs
 from sdgbias.report.reader import Reader
 from sdgbias.report.web import nights
 from sdgbias.report.web.site import REPORT_POLICY, Missing, Refused, Site
+from sdgbias.vocabulary import shown_as
 
 Text = Annotated[str, Query(max_length=200)]
 Page = Annotated[int, Query(ge=1, le=1_000_000)]
@@ -133,7 +134,8 @@ def _board(
     scored = board.nights_asked(reader, suite, benchmark, nights)
     shown = [*(r["run_id"] for r in newest), *scored["run_id"]]
     estimates = board.numbers(reader, chosen, shown)
-    rows = board.table(newest, estimates, chosen["metric"])
+    metric = shown_as(chosen["metric"], chosen["pillar"])
+    rows = board.table(newest, estimates, metric)
     times = board.nights_of(reader, nights)
     past = board.history(scored, estimates)
     order = [r["model"] for r in rows]
@@ -144,13 +146,14 @@ def _board(
         "benchmark": benchmark,
         "benchmarks": folders.get(suite, []),
         "chosen": chosen,
+        "metric": metric,
         "options": options,
         "replaced": [f"{name} {wanted[name]!r}" for name in replaced],
         "rows": rows,
         "lacking": board.lacking(newest, estimates),
         "past": past,
         "newest": board.as_rows(past.tail(NEWEST)),
-        "plots": over_nights.trends(past, times, chosen["metric"], order),
+        "plots": over_nights.trends(past, times, metric, order),
         "window": nights,
         "windows": sorted({*board.WINDOWS, nights}),
         "changes": _changes(past),
