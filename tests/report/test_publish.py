@@ -134,11 +134,16 @@ def test_the_dataset_is_named_for_the_runs_of_its_benchmark_alone(
 ) -> None:
     results = publish_answers(tmp_path / "sdgbias.duckdb", small_benchmark)
     publish_answers(results, small_benchmark, "r2", suite="mine", benchmark_id="another")
+    publish_answers(results, small_benchmark, "r3", suite="mine", benchmark_id="a third")
     found = plan(results, small_benchmark, ("model-card",), None, "demo/bench")
     card, entries = contents(found).values()
     index = yaml.safe_load(card.split(b"---")[1])["model-index"][0]["results"]
-    types = {(r["dataset"]["name"], r["dataset"]["type"]) for r in index}
-    assert types == {("SDGBiasBench, rebuilt", "demo/bench"), ("mine", "sdgbias")}
+    named = {tuple(r["dataset"].get(k) for k in ("name", "type", "revision")) for r in index}
+    assert named == {
+        ("SDGBiasBench, rebuilt", "demo/bench", None),
+        ("mine", "sdgbias", "another"),
+        ("mine", "sdgbias", "a third"),
+    }
     assert len(yaml.safe_load(entries)) == 4
     found = plan(results, small_benchmark, ("model-card",), ["r2"], "demo/bench")
     assert len(found.files) == 1 and "no run answers the benchmark" in found.withheld[-1]

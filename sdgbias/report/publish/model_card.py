@@ -70,6 +70,8 @@ def _card(runs: Sequence[Row]) -> bytes:
             dataset_name=run["dataset_name"],
             dataset_config=n["task"],
             dataset_split=run["settings"]["split"],
+            # else two sets of people are one entry of the index
+            dataset_revision=None if run["dataset"] else run["benchmark_id"],
             metric_type=n["metric"],
             # of all tests of a task the index keeps one task name: test and method stand here
             metric_name=f"{n['title']} ({n['method']}, {n['test']})",
