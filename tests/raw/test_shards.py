@@ -145,7 +145,8 @@ def test_damaged_stores(tmp_path: Path) -> None:
         assert "AL-000.parquet" in str(caught.value) and "\n" not in str(caught.value)
 
     path.write_bytes(whole[:-100])
-    says("damaged .*delete that file and build the images again: sdgbias build --stage images")
+    onward = f"sdgbias build --stage images --out {tmp_path}"
+    says(f"damaged .*delete that file and build the images again: {onward}")
     at = whole.index(picture(18))
     path.write_bytes(whole[: at + 60] + bytes([whole[at + 60] ^ 1]) + whole[at + 61 :])
     says("has other bytes than its name states; delete that file")

@@ -23,7 +23,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sdgbias.errors import InputError
+from sdgbias.errors import InputError, argument
 from sdgbias.files import confine, writable
 from sdgbias.raw.images.composite import SIDE, open_picture, panels
 from sdgbias.raw.images.photos import perceptual_hash
@@ -48,7 +48,6 @@ SCHEMA = pa.schema(
     ]
 )
 INDEX_COLUMNS = [*(name for name in SCHEMA.names if name != "parts"), "shard"]
-_AGAIN = "delete that file and build the images again: sdgbias build --stage images"
 #: One row of a shard: the fields of SCHEMA.
 Row = dict[str, Any]
 
@@ -223,13 +222,13 @@ class ImageReader(Mapping[str, tuple[bytes, ...]]):
 
     def __init__(self, benchmark: Path, limit_bytes: int = 256 * 2**20) -> None:
         self.benchmark, self.limit_bytes = benchmark, limit_bytes
+        self._stage = f"sdgbias build --stage images --out {argument(benchmark)}"
         path = benchmark / "images.parquet"
         try:
             table = pd.read_parquet(path, columns=["image_id", "shard"])
         except (OSError, ValueError, pa.ArrowException) as error:
             raise InputError(
-                f"{path}: no readable table of images ({_cause(error)}); build it: sdgbias build"
-                " --stage images"
+                f"{path}: no readable table of images ({_cause(error)}); build it: {self._stage}"
             ) from error
         self._shard: dict[str, str] = dict(zip(table["image_id"], table["shard"], strict=True))
         self._blank: dict[str, tuple[bytes, ...]] = {}
@@ -257,13 +256,13 @@ class ImageReader(Mapping[str, tuple[bytes, ...]]):
         if any(key.startswith(PENDING) for key in ids):
             raise InputError(
                 f"{path}: built with --no-images, so there is nothing to show a model; build it"
-                " with images: sdgbias build"
+                f" with images: sdgbias build --out {argument(self.benchmark)}"
             )
         lost = sorted(ids - set(self._shard) - set(self._blank))
         if lost:
             raise InputError(
                 f"{path}: no image {lost[0]} ({len(lost)} missing); build the benchmark again:"
-                " sdgbias build"
+                f" sdgbias build --out {argument(self.benchmark)}"
             )
 
     def __getitem__(self, key: str) -> tuple[bytes, ...]:
@@ -273,16 +272,15 @@ class ImageReader(Mapping[str, tuple[bytes, ...]]):
         if key.startswith(PENDING):
             self.require([key])
         path = confine(self.benchmark / FOLDER, f"{shard}.parquet")
+        again = f"delete that file and build the images again: {self._stage}"
         try:
             parts = self._parts(path, shard, key)
         except FileNotFoundError as error:
-            raise InputError(
-                f"{path}: not there; build the images again: sdgbias build --stage images"
-            ) from error
+            raise InputError(f"{path}: not there; build the images again: {self._stage}") from error
         except (OSError, ValueError, KeyError, pa.ArrowException) as error:
-            raise InputError(f"{path}: damaged ({_cause(error)}); {_AGAIN}") from error
+            raise InputError(f"{path}: damaged ({_cause(error)}); {again}") from error
         if image_id(parts) != key:
-            raise InputError(f"{path}: image {key} has other bytes than its name states; {_AGAIN}")
+            raise InputError(f"{path}: image {key} has other bytes than its name states; {again}")
         return parts
 
     def _parts(self, path: Path, shard: str, key: str) -> tuple[bytes, ...]:

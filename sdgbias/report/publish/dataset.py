@@ -84,7 +84,7 @@ def files(benchmark: Benchmark) -> list[PublishedFile]:
     if benchmark.card.get("images") == "none":
         raise InputError(
             f"{folder}: built with --no-images, a dataset needs them; build it again with images:"
-            " sdgbias build"
+            f" sdgbias build --out {argument(folder)}"
         )
     index = read_table(folder, "images", ["image_id", "photo_id", "n_parts"])
     index = index.drop_duplicates("image_id").set_index("image_id")
