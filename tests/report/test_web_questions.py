@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from starlette.testclient import TestClient
 
@@ -21,7 +22,7 @@ from sdgbias.report.reader import Results
 from sdgbias.types import Task
 from tests.builders.item_tables import indicator
 from tests.builders.results import altered
-from tests.builders.web_pages import BEFORE, RUN, text
+from tests.builders.web_pages import BEFORE, RUN, client_of, text
 
 
 def test_questions_are_filtered_in_the_results(client: TestClient, served: Path) -> None:
@@ -73,6 +74,24 @@ def test_questions_are_filtered_by_direction_and_by_what_cade_did(
         assert ids(direction=way) == wanted[: questions.PAGE] and wanted
     fixed = rows[rows["now"] & ~rows["was"]]["item_id"].tolist()
     assert ids(cade="fixed") == fixed[: questions.PAGE] and fixed
+
+
+def test_an_estimate_that_cade_changes_is_another_number(tmp_path: Path) -> None:
+    """Full's free number may begin with another digit than its likeliest one, which is what CADE
+    chose here, too."""
+    ids, numbers = [1, 2], {"full": [-1.4, 2.4], "cade": [-0.4, 2.4]}
+    items = pd.DataFrame({"task": "regression", "item_id": ids, "cluster_id": "c", "split": "test"})
+    answers = pd.concat(
+        pd.DataFrame({"item_id": ids, "method": method, "pred": ["0", "2"], "value": values})
+        for method, values in numbers.items()
+    ).assign(task="regression", test="T5", split="test", correct=False)
+    record = {"run_id": "r", "model": "m", "suite": "sdg", "benchmark_id": "b"}
+    finished = {"finished_at": "2026-11-20T00:00:00"}
+    tables = {"items": items, "predictions": answers}
+    store.publish(tmp_path / "r.duckdb", record | finished, tables)
+    chosen = {"run": "r", "task": "regression", "test": "T5", "method": "cade", "cade": "changed"}
+    html = client_of(tmp_path / "r.duckdb").get("/questions", params=chosen).text
+    assert set(re.findall(r"/questions/r/regression/(\d+)", html)) == {"1"}
 
 
 def test_one_question_leads_to_the_next_of_its_list(client: TestClient) -> None:

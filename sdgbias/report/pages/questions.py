@@ -35,11 +35,11 @@ _CONDITIONS = {
         OR p.pred NOT IN ('A', 'B', 'C') THEN NULL
         WHEN json_array_length(i.options) = 3 AND p.pred = 'B' THEN 'conservative'
         WHEN (p.pred = 'A') = (i.polarity = 'lower') THEN 'optimistic' ELSE 'pessimistic' END""",
-    "cade": """p.item_id IN (SELECT item_id FROM predictions c JOIN predictions f
+    "cade": f"""p.item_id IN (SELECT item_id FROM predictions c JOIN predictions f
         USING (run_id, task, test, item_id) WHERE run_id = $run AND task = $task AND test = $test
         AND c.method = 'cade' AND f.method = 'full' AND CASE $cade
         WHEN 'fixed' THEN c.correct AND NOT f.correct WHEN 'broken' THEN f.correct AND NOT c.correct
-        ELSE c.pred IS DISTINCT FROM f.pred END)""",
+        ELSE {SAID.format("c")} IS DISTINCT FROM {SAID.format("f")} END)""",
     "flipped": f"""$flipped = 'true' AND o.item_id IS NOT NULL
         AND {SAID.format("p")} IS DISTINCT FROM {SAID.format("o")}""",
     "q": "contains(lower(concat_ws(' ', i.about, i.question, i.options::VARCHAR)), lower($q))",
