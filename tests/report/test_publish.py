@@ -268,6 +268,17 @@ def test_answers_stay_where_their_benchmark_is_not(
                 assert float(bounds["min_score"]) <= score <= float(bounds["max_score"]), bounds
 
 
+def test_answers_that_retention_removed_are_said_to_be(
+    small_benchmark: Path, results: Path, tmp_path: Path
+) -> None:
+    copy = copied_with(results, tmp_path, "UPDATE details SET dropped_at = '2026-11-25 01:00:00'")
+    found = plan(copy, small_benchmark, ("every-eval-ever",), None, "")
+    why = "its details were removed on 2026-11-25 (sdgbias store keep)"
+    assert f"single answers of r1: {why}" in found.withheld
+    [record] = map(json.loads, contents(found).values())
+    assert record["source_metadata"]["additional_details"] == {"no_samples": why}
+
+
 def test_people_and_own_questions_are_numbers_only(small_benchmark: Path, tmp_path: Path) -> None:
     """And a local folder is no model id."""
     results = tmp_path / "sdgbias.duckdb"

@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
+from sdgbias import store
 from sdgbias.errors import InfrastructureError, SdgbiasError, UsageError, first_line
 from sdgbias.files import writable
 from sdgbias.registry.entries import HUB_ID
@@ -68,8 +69,11 @@ def plan(
     for run in loaded:
         of_dataset = benchmark is not None and benchmark.id == run["benchmark_id"]
         run["dataset"] = name if of_dataset else ""
+    removed = store.dropped(results, [run["run_id"] for run in loaded]) if loaded else {}
     for run in loaded if "every-eval-ever" in formats else ():
         why = named(run["suite"]).unpublished
+        if not why and (at := removed.get(run["run_id"])):
+            why = f"its details were removed on {at:%Y-%m-%d} (sdgbias store keep)"
         if not why and (benchmark is None or benchmark.id != run["benchmark_id"]):
             why = f"benchmark {run['benchmark_id']} isn't here: name its folder with --benchmark"
         files += every_eval_ever.files(results, run, None if why else benchmark, why)
