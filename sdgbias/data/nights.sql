@@ -19,7 +19,7 @@ SELECT * REPLACE (coalesce(quarantines, false) AS quarantines, coalesce(baseline
                   coalesce(required, false) AS required, coalesce(side, '') AS side)
 FROM verdicts
 WHERE night = $night
-   OR (rule <> $unchanged AND run_id IN (
+   OR (rule <> $unchanged AND night IN (SELECT night FROM nights) AND run_id IN (
          SELECT run_id FROM verdicts
          WHERE night = $night AND rule = $unchanged AND verdict = 'BREACH'))
 ORDER BY rowid

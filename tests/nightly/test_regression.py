@@ -175,6 +175,8 @@ def test_given_a_breach_then_it_stays_one_until_it_is_mended_or_accepted(judged:
     keep_night(judged, THIRD, [{"model": LOST, "outcome": "unchanged", "run_id": TWO}])
     third = judge(judged, THIRD)[LOST]
     assert third.verdict == BREACH and third.breached
+    chosen = policy.parse(yaml.safe_load(POLICY), "test")
+    regression.judge_runs(judged, [baseline.by_hand(judged, TWO)], chosen)
     assert "that has not been accepted" in third.rows[0]["note"]
     record = nights.load(judged)
     assert record is not None and record.breached[0].found_in == SECOND
@@ -185,7 +187,7 @@ def test_given_a_breach_then_it_stays_one_until_it_is_mended_or_accepted(judged:
     rows = store.query(judged, "FROM verdicts WHERE night = ?", [SECOND])
     breaches = int((rows["verdict"] == BREACH).sum())
     today = datetime(2026, 11, 22)
-    assert baseline.accept(judged, TWO, "new tokenizer, looked at", today) == 1 + breaches
+    assert baseline.accept(judged, TWO, "new tokenizer, looked at", today) == breaches
     assert baseline.last_good(judged, better) == (TWO, "")
     assert judge(judged, THIRD)[LOST].verdict == PASS
     second = judge(judged, SECOND)[LOST]

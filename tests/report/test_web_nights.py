@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 from sdgbias import store
 from sdgbias.report.reader import Results
 from sdgbias.report.web import nights
-from tests.builders.nights import BROKEN
+from tests.builders.nights import BROKEN, FIRST, SECOND, told_night
 from tests.builders.nights import name as night_name
 from tests.builders.results import copied
 from tests.builders.web_pages import RUN, client_of, text
@@ -26,7 +26,7 @@ def test_last_night_says_what_wants_a_person_first(client: TestClient) -> None:
         "3 attempts",
         "quarantined until 2026-11-23",
         "Planted, not measured: fake-optimist, fake-pessimist",
-        "3 answers differ from the last good run, 0 for the better",
+        "3 answers kept as examples, 0 for the better",
         "wandb no network",
     ):
         assert words in said
@@ -64,3 +64,10 @@ def test_a_running_night_shows_how_far_it_is(served: Path, tmp_path: Path) -> No
     later = running | {"night": "../../escape", "started_at": start + timedelta(days=1)}
     store.upsert(path, {"nights": pd.DataFrame([later])})
     assert client.get("/").status_code == 200, "a night whose name leads elsewhere has no folder"
+
+
+def test_the_list_counts_evaluations_in_breach_however_many_rules_found_it(tmp_path: Path) -> None:
+    path = told_night(tmp_path / "r.duckdb")  # three rules of one model
+    with Results(path).reading() as reader:
+        rows = nights.listing(reader, 1)["rows"]
+    assert [(r["night"], r["in_breach"]) for r in rows] == [(SECOND, 1), (FIRST, 0)]

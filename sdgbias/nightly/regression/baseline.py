@@ -105,12 +105,14 @@ def named(results: Path, run_id: str, baseline: str) -> str:
 
 def accept(results: Path, run_id: str, reason: str, now: datetime) -> int:
     """Mark a run's breaches as accepted, which makes it valid as a baseline again. Returns the
-    number of rows in breach. Raises StoreError (no such run), UsageError (no breach, or no
+    number of breaches. Raises StoreError (no such run), UsageError (no breach, or no
     reason)."""
     store.run_of(results, run_id)
     if not reason.strip() or "\n" in reason.strip():
         raise UsageError("--reason: state in one line why this breach is accepted")
-    sql = f"SELECT count(*) AS n FROM verdicts WHERE run_id = ? AND verdict = '{BREACH}'"
+    # each once, however many nights found it
+    sql = f"""SELECT count(DISTINCT (rule, task, test, method, level, metric, side)) AS n
+              FROM verdicts WHERE run_id = ? AND verdict = '{BREACH}' AND rule <> '{UNCHANGED}'"""
     many = int(store.query(results, sql, [run_id])["n"][0])
     if not many:
         raise UsageError(f"{run_id}: no verdict is {BREACH}; nothing to accept")

@@ -84,7 +84,6 @@ def context(night: NightRecord, query: nights.Query, pictures: Pictures) -> dict
         "breached": [_breach(m, shown.get((m.model, m.suite), [])) for m in breached],
         "beyond": max(0, len(night.breached) - EXPLAINED),
         "flipped": flipped,
-        "flips": sum(len(m.flips) for m in flipped),
         "open": [part for m in night.models if (part := _open(m))],
         "held": [m for m in night.models if m.until or m.quarantines],
         "held_because": held_because,

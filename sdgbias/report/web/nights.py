@@ -29,7 +29,8 @@ def newest(reader: Reader, finished: bool = False) -> str | None:
 
 
 def listing(reader: Reader, page: int) -> dict[str, Any]:
-    """Nights, newest first, PAGE at a time, with counts of outcomes and breaches."""
+    """Nights, newest first, PAGE at a time, with counts of outcomes and of evaluations in
+    breach."""
     total = reader.ask("SELECT count(*) AS n FROM nights")[0]["n"]
     rows = reader.ask(
         f"""WITH chosen AS (SELECT * FROM nights ORDER BY started_at DESC NULLS LAST, night DESC
@@ -40,10 +41,10 @@ def listing(reader: Reader, page: int) -> dict[str, Any]:
                    'unchanged') AS unchanged,
                    count(*) FILTER (outcome = 'failed') AS failed, count(*) FILTER (outcome =
                    'skipped') AS skipped,
-                   coalesce(any_value(v.n), 0) AS breaches
+                   coalesce(any_value(v.n), 0) AS in_breach
             FROM chosen c LEFT JOIN night_outcomes nm USING (night)
-            LEFT JOIN (SELECT night, count(*) AS n FROM verdicts WHERE verdict = 'BREACH' GROUP BY
-            night) v USING (night)
+            LEFT JOIN (SELECT night, count(DISTINCT (model, suite)) AS n FROM verdicts
+            WHERE verdict = 'BREACH' GROUP BY night) v USING (night)
             GROUP BY ALL ORDER BY c.started_at DESC NULLS LAST, c.night DESC""",
         [(page - 1) * PAGE],
     )
