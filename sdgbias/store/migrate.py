@@ -8,13 +8,15 @@ as it was.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import duckdb
 
 from sdgbias import locks
 from sdgbias.errors import StoreError
-from sdgbias.files import packaged, replacing
+from sdgbias.files import json_object, packaged, replacing
 from sdgbias.store import database, night_files
 from sdgbias.store.database import SCHEMA
 from sdgbias.store.views import quoted
@@ -124,10 +126,19 @@ def _copy_numbers(con: duckdb.DuckDBPyConnection, columns: set[tuple[str, str]])
 
 
 def _write_files(con: duckdb.DuckDBPyConnection, path: Path) -> None:
-    """The rows of nights of database ``old`` as files; one that is there already is newer."""
+    """The rows of nights of database ``old``, and those of the files of its time, as files of
+    today; one that is there already is newer."""
+    rows: list[tuple[str, Mapping[str, Any]]] = []
+    for file in sorted(night_files.home(path).glob("*/night.json")):
+        content = json_object(file)
+        if isinstance(night := content.get("night"), dict):  # before schema 19: with its outcomes
+            rows += [("night_outcomes", row) for row in content.get("outcomes", [])]
+            rows.append(("nights", night | {"starts": content.get("starts")}))
     tables = "SELECT table_name FROM duckdb_tables() WHERE database_name = 'old'"
     for table in {name for (name,) in con.execute(tables).fetchall()} & set(_FILES_NOW):
-        view = _FILES_NOW[table]
-        for row in con.execute(f"FROM old.{table}").df().to_dict("records"):
-            if not night_files.path_of(path, view, row).exists():
-                night_files.write(path, view, {str(name): value for name, value in row.items()})
+        stored = con.execute(f"FROM old.{table}").df().to_dict("records")
+        rows += [(_FILES_NOW[table], {str(k): v for k, v in row.items()}) for row in stored]
+    for view, row in rows:
+        if night_files.read(path, view, row).get("night") != row["night"]:
+            columns = night_files.VIEWS[view].columns
+            night_files.write(path, view, {k: v for k, v in row.items() if k in columns})

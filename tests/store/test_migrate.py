@@ -188,6 +188,12 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with duckdb.connect(str(path)) as con:
         con.execute(CHANGED)
     night_files.write(path, "nights", {"night": "2026-11-20T0130", "status": "done"})
+    for night in ("2026-11-21T0130", "2026-11-22T0130"):  # the second isn't in the file yet
+        file = night_files.path_of(path, "nights", {"night": night})
+        file.parent.mkdir(parents=True)
+        outcomes = [{"night": night, "model": "n", "suite": "sdg", "attempts": 3, "was": "more"}]
+        content = {"night": {"night": night, "status": "failed"}, "outcomes": outcomes, "starts": 2}
+        file.write_text(json.dumps(content))
     return path
 
 
@@ -212,11 +218,17 @@ def test_what_the_model_of_an_earlier_run_could_not_have_says_why(changed: Path)
 
 
 def test_rows_of_nights_become_files_but_where_a_newer_file_is(changed: Path) -> None:
-    sql = "SELECT n.status, o.attempts FROM nights n LEFT JOIN night_outcomes o USING (night)"
+    sql = """SELECT n.night[9:10] AS day, n.status, n.starts, o.model, o.attempts FROM nights n
+             LEFT JOIN night_outcomes o USING (night) ORDER BY ALL"""
 
-    rows = store.query(changed, f"{sql} ORDER BY night").astype(object)
+    rows = store.query(changed, sql).astype(object)
 
-    assert rows.where(rows.notna(), None).values.tolist() == [["done", None], ["done", 2]]
+    assert rows.where(rows.notna(), None).values.tolist() == [
+        ["20", "done", None, None, None],
+        ["21", "failed", 2, "m", 2],
+        ["21", "failed", 2, "n", 3],
+        ["22", "failed", 2, "n", 3],
+    ]
     assert (
         changed.with_suffix(".nights") / "2026-11-21T0130" / "outcomes" / "m-sdg.json"
     ).is_file()
