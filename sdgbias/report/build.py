@@ -271,12 +271,15 @@ def _publish_docs(benchmark: Path, out: Path) -> str:
             f"{benchmark}: no benchmark here (benchmark.json is missing); name the folder that"
             " `sdgbias build` made"
         )
+    if (out / "benchmark.json").is_file():
+        raise StoreError(f"{out} is a benchmark, which the report must not write to; {OTHER_OUT}")
     try:
-        shutil.rmtree(out, ignore_errors=True)
         out.mkdir(parents=True, exist_ok=True)
         for name in PUBLISHED:
             if (benchmark / name).is_file():
                 shutil.copyfile(benchmark / name, out / name)
+            else:
+                (out / name).unlink(missing_ok=True)
     except OSError as error:
         raise StoreError(f"can't write {out}: {error.strerror}; {OTHER_OUT}") from None
     return f"{out.name}/{PUBLISHED[0]}" if (out / PUBLISHED[0]).is_file() else ""

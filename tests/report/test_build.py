@@ -80,13 +80,16 @@ def test_every_figure_has_alt_text_with_its_numbers(page: str, folder: Path) -> 
 def test_bare_runs_of_two_benchmarks_make_a_page_and_names_stay_text(tmp_path: Path) -> None:
     for benchmark, model in (("a", "</script><b>"), ("b", "<m>")):
         record = {"run_id": benchmark, "model": model, "benchmark_id": benchmark}
-        store.publish(tmp_path / "r.duckdb", record | {"finished_at": "2026-11-20T00:00:00"}, {})
+        record |= {"finished_at": "2026-11-20T00:00:00", "n_prompts_planned": 1}
+        fault = pd.DataFrame([{"table": "images", "key": "k", "rule": "missing-tile"}])
+        store.publish(tmp_path / "r.duckdb", record, {"quarantine": fault})
 
     text = write_report(tmp_path / "r.duckdb", tmp_path / "out").read_text("utf-8")
 
     assert "&lt;/script&gt;&lt;b&gt;" in text and "&lt;m&gt;" in text
     assert "<b>" not in text and "<m>" not in text
     assert "Different benchmarks:" in text
+    assert "2 faulty rows out of the 2 benchmarks" in text
     titles = [headlines.sections(tmp_path / "r.duckdb", model)[0][0] for model in ("", "<m>")]
     assert ["Different benchmarks:" in title for title in titles] == [True, False]
     assert not (tmp_path / "out" / "questions.html").exists()
@@ -111,6 +114,24 @@ def test_the_first_page_is_written_last(fake: Path, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"questions.html: can't be written"):
         write_report(fake, tmp_path)
     assert not (tmp_path / "index.html").exists()
+
+
+def test_a_folder_that_is_named_like_one_of_the_report_loses_nothing(
+    fake: Path, tmp_path: Path
+) -> None:
+    benchmark, beside = tmp_path / "data" / "benchmark", tmp_path / "out" / "benchmark"
+    for path in (benchmark / "benchmark.json", beside / "of-mine.csv", beside / "quality.html"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text('{"benchmark_id": "b"}')
+
+    write_report(fake, beside.parent, [benchmark])
+    with pytest.raises(
+        StoreError, match=r"data/benchmark is a benchmark, .*; choose another --out"
+    ):
+        write_report(fake, benchmark.parent, [benchmark])
+
+    assert [path.name for path in beside.iterdir()] == ["of-mine.csv"]
+    assert [path.name for path in benchmark.iterdir()] == ["benchmark.json"]
 
 
 # -- words

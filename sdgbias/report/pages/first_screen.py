@@ -355,8 +355,11 @@ def _trust(
         lead.append(f"{failed:,} of {wording.many(planned, 'prompt')} failed")
         numbers.append("A failed prompt is never scored as wrong.")
     given = {"runs": [run["run_id"] for run in cells.runs] if cells else []}
-    if left := sum(r["n"] for r in reader.ask(SQL["quarantine"], given)):
-        numbers.append(f"The quality gate left {left:,} faulty rows out of the benchmark.")
+    if rows := reader.ask(SQL["quarantine"], given):
+        left = wording.many(sum(r["n"] for r in rows), "faulty row")
+        many = len({r["benchmark_id"] for r in rows})
+        of = "the benchmark" if many == 1 else f"the {many:,} benchmarks, each counted by itself"
+        numbers.append(f"The quality gate left {left} out of {of}.")
     question = "Can these numbers be trusted?"
     return ScreenAnswer(question, f"{'; '.join(lead)}.", " ".join(numbers)) if lead else None
 
