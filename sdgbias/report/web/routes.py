@@ -75,6 +75,14 @@ def chosen_from(what: str, value: str, valid: list[str]) -> str:
     return value or (valid[0] if valid else "")
 
 
+def part_of(listed: dict[str, Any], first: str) -> dict[str, Any]:
+    """A page of a list, or Missing where the list ends before it. ``first``: the address of its
+    first page."""
+    if listed["page"] > 1 and not listed["rows"]:
+        raise Missing("page", f"{listed['page']:,}", first)
+    return listed
+
+
 @page_at("/")
 def home(site: Here, reader: Reading) -> HTMLResponse:
     running = nights.running(reader, datetime.now(UTC))
@@ -86,7 +94,8 @@ def home(site: Here, reader: Reading) -> HTMLResponse:
 
 @page_at("/nights")
 def all_nights(site: Here, reader: Reading, page: Page = 1) -> HTMLResponse:
-    return site.html("nights.html.j2", layout.NIGHTS, listed=nights.listing(reader, page))
+    listed = part_of(nights.listing(reader, page), "/nights")
+    return site.html("nights.html.j2", layout.NIGHTS, listed=listed)
 
 
 @page_at("/nights/{name}")
@@ -203,7 +212,8 @@ def all_runs(
     for what, value, valid in (("model", model, names), ("suite", suite, measured)):
         chosen_from(what, value, valid)
     shown: dict[str, Any] = {"models": names, "model": model, "suites": measured, "suite": suite}
-    listed = runs.listing(reader, page, model, suite)
+    first = layout.url("/runs", model=model, suite=suite)
+    listed = part_of(runs.listing(reader, page, model, suite), first)
     return site.html("runs.html.j2", layout.RUNS, listed=listed, **shown)
 
 

@@ -15,7 +15,7 @@ from sdgbias.raw.indicators import DIRECTIONS
 from sdgbias.report import layout, leaderboard
 from sdgbias.report.pages import compare, question, questions, runs
 from sdgbias.report.reader import Reader, Row
-from sdgbias.report.web.routes import Here, Page, Reading, Text, chosen_from
+from sdgbias.report.web.routes import Here, Page, Reading, Text, chosen_from, part_of
 from sdgbias.report.web.site import Missing
 from sdgbias.vocabulary import METHODS
 
@@ -57,12 +57,13 @@ def browse(
         return site.html("questions.html.j2", layout.QUESTIONS, run=None)
     given = {**request.query_params, "flipped": "true" if flipped else "", "q": q}
     selection, valid, choices = _selection(reader, chosen, given)
+    first = layout.url("/questions", **selection)
     shown: dict[str, Any] = {
         "run": chosen,
         "selection": selection,
         "valid": valid,
         "choices": choices,
-        "listed": questions.page(reader, chosen, selection, page),
+        "listed": part_of(questions.page(reader, chosen, selection, page), first),
         "offered": runs.offered(reader, (chosen["run_id"],)),
         "back": layout.url("/questions", **selection, page=page if page > 1 else ""),
         "suite": suites.named(chosen["suite"]),
@@ -186,5 +187,6 @@ def _compared(reader: Reader, old: Row, new: Row, cell: str, page: int) -> dict[
     cells = ["/".join((r["task"], r["test"], r["method"])) for r in rows if r["test"] != "all"]
     default = next((c for c in cells if c.endswith("/full")), cells[0])
     task, test, method = (chosen_from("cell", cell, cells) if cell else default).split("/")
-    shown = compare.flips(reader, old, new, (task, test, method), page)
+    first = layout.url("/compare", a=old["run_id"], b=new["run_id"], cell=cell)
+    shown = part_of(compare.flips(reader, old, new, (task, test, method), page), first)
     return {"rows": rows, "flips": shown, "cell": (task, test, method), "cells": cells}
