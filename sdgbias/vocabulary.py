@@ -15,7 +15,7 @@ class Word(BaseModel):
     """name: as a title and in tables. short: in a sentence; by default the name. description: one
     sentence. Of a metric: unit ('%' of a share, 'points' of a difference of shares, else what
     follows the number), direction (its better end) and format (as Python's ``format`` has it, '+'
-    of a difference). severity: the verdict with the highest one stands for a group."""
+    of a difference)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -25,7 +25,6 @@ class Word(BaseModel):
     unit: str = "%"
     direction: Literal["higher", "lower", ""] = ""
     format: str = ".1f"
-    severity: int = 0
 
     @property
     def in_sentence(self) -> str:

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from sdgbias.methods.stats import Estimate
-from sdgbias.vocabulary import WORDS, Word, metric_word
+from sdgbias.vocabulary import Word, metric_word
 
 NBSP, DASH, _MINUS = "\u00a0", "\u2013", "−"
 #: Without a space at which a line could end.
@@ -177,9 +177,3 @@ def size(n: int) -> str:
     thousands = min(4, max(0, len(str(int(n))) - 1) // 3)
     unit = ("B", "kB", "MB", "GB", "TB")[thousands]
     return f"{n / 1000**thousands:.{int(thousands > 1)}f}{NBSP}{unit}"
-
-
-def worst(verdicts: Mapping[str, int]) -> str:
-    """The most severe of these verdicts; '' for none."""
-    present = [verdict for verdict, n in verdicts.items() if n and verdict in WORDS.verdicts]
-    return max(present, key=lambda verdict: WORDS.verdicts[verdict].severity, default="")

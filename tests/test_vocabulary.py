@@ -90,14 +90,6 @@ def test_one_function_writes_an_estimate(estimate: Estimate, metric: str, text: 
     assert str(wording.written(estimate, metric)).replace(wording.NBSP, " ") == text
 
 
-def test_the_worst_verdict_is_the_most_severe_that_was_given() -> None:
-    given = dict.fromkeys(WORDS.verdicts, 1)
-    for worst in ("BREACH", "MISSING", "INSUFFICIENT_EVIDENCE", "FIRST_RUN", "PASS"):
-        assert wording.worst(given) == worst
-        given[worst] = 0
-    assert wording.worst(given) == wording.worst({}) == ""
-
-
 @pytest.mark.parametrize(
     ("group", "metric"),
     [

@@ -9,9 +9,11 @@ import pandas as pd
 from starlette.testclient import TestClient
 
 from sdgbias import store
+from sdgbias.report.pages import models
 from sdgbias.report.reader import Results
 from sdgbias.report.web import nights
-from tests.builders.nights import BROKEN, FIRST, SECOND, told_night
+from sdgbias.store import maintenance
+from tests.builders.nights import BROKEN, FIRST, LOST, SECOND, STEADY, told_night, verdict
 from tests.builders.nights import name as night_name
 from tests.builders.results import copied
 from tests.builders.web_pages import RUN, client_of, text
@@ -71,3 +73,28 @@ def test_the_list_counts_evaluations_in_breach_however_many_rules_found_it(tmp_p
     with Results(path).reading() as reader:
         rows = nights.listing(reader, 1)["rows"]
     assert [(r["night"], r["in_breach"]) for r in rows] == [(SECOND, 1), (FIRST, 0)]
+
+
+def test_a_models_night_has_the_verdict_of_the_night_itself(tmp_path: Path) -> None:
+    path = told_night(tmp_path / "r.duckdb")
+    judged = [verdict(LOST, name, name, night=FIRST) for name in ("PASS", "MISSING")]
+    store.upsert(path, {"verdicts": pd.DataFrame(judged)})
+    with Results(path).reading() as reader:
+        pages = {model: models.page(reader, model, None) or {} for model in (LOST, STEADY)}
+    shown = {
+        model: [(n["night"], n["verdict"], n["verdicts"].total()) for n in page["nights"]]
+        for model, page in pages.items()
+    }
+    assert shown[LOST] == [(SECOND, "BREACH", 5), (FIRST, "PASS", 2)]
+    assert shown[STEADY] == [(SECOND, "PASS", 0)], "an unchanged run, whose rules are not counted"
+
+
+def test_a_night_links_no_run_that_was_removed_since(served: Path, tmp_path: Path) -> None:
+    path, run = copied(served, tmp_path / "r.duckdb"), f"{LOST}-3"
+    page = f"/nights/{night_name(3)}"
+    maintenance.remove(path, [f"{LOST}-2"])
+    without_baseline = client_of(path).get(page).text
+    assert f"/questions?run={run}" in without_baseline and "/compare?a=" not in without_baseline
+    maintenance.remove(path, [run])
+    without_run = client_of(path).get(page).text
+    assert f'run={run}"' not in without_run and "removed" in text(without_run)

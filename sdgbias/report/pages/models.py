@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from sdgbias import store, suites, wording
+from sdgbias.analysis.nights import UNCHANGED, overall
 from sdgbias.benchmark.card.intended_use import intended_use
 from sdgbias.errors import RegistryError
 from sdgbias.raw.indicators import DIRECTIONS
@@ -102,13 +104,14 @@ def _nights(reader: Reader, name: str) -> list[Row]:
             ORDER BY n.started_at DESC NULLS LAST, night DESC, suite LIMIT {NIGHTS}""",
         [name],
     )
-    counts: dict[tuple[str, str], dict[str, int]] = {}
-    sql = "SELECT night, suite, verdict, count(*) AS n FROM verdicts WHERE model = ? GROUP BY ALL"
+    judged: dict[tuple[str, str], list[Row]] = {}
+    sql = "SELECT night, suite, rule, verdict, required FROM verdicts WHERE model = ?"
     for r in reader.ask(sql, [name]):
-        counts.setdefault((r["night"], r["suite"]), {})[r["verdict"]] = r["n"]
+        judged.setdefault((r["night"], r["suite"]), []).append(r)
     for r in rows:
-        r["verdicts"] = counts.get((r["night"], r["suite"]), {})
-        r["verdict"] = wording.worst(r["verdicts"])
+        verdicts = judged.get((r["night"], r["suite"]), [])
+        r["verdict"] = overall(verdicts)
+        r["verdicts"] = Counter(v["verdict"] for v in verdicts if v["rule"] != UNCHANGED)
     return rows
 
 

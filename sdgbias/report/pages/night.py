@@ -60,6 +60,8 @@ def context(night: NightRecord, query: nights.Query, pictures: Pictures) -> dict
     shown = _examples(query, pictures, breached)
     fold = len(night.models) > FEW and any(map(_alarming, night.models))
     flipped = [m for m in night.models if len(m.flips)]
+    run_ids = [run for m in night.models for run in (m.run_id, m.baseline)]
+    stored = query("SELECT run_id FROM runs WHERE list_contains($ids, run_id)", {"ids": run_ids})
     announced = query(
         "FROM announcements WHERE night = $night ORDER BY target", {"night": night.night}
     )
@@ -84,6 +86,7 @@ def context(night: NightRecord, query: nights.Query, pictures: Pictures) -> dict
         "breached": [_breach(m, shown.get((m.model, m.suite), [])) for m in breached],
         "beyond": max(0, len(night.breached) - EXPLAINED),
         "flipped": flipped,
+        "stored": set(stored["run_id"]),  # others were removed since
         "open": [part for m in night.models if (part := _open(m))],
         "held": [m for m in night.models if m.until or m.quarantines],
         "held_because": held_because,

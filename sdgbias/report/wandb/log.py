@@ -23,7 +23,8 @@ from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
 
-from sdgbias import __version__, credentials, store, suites, wording
+from sdgbias import __version__, credentials, store, suites
+from sdgbias.analysis.nights import overall
 from sdgbias.errors import SdgbiasError, StoreError, first_line, one_of
 from sdgbias.files import json_object, packaged_sql, write_json
 from sdgbias.progress import Progress, each, silent
@@ -203,7 +204,7 @@ def _write(
     tables = {title: _rows(results, record, title) for title in ("metrics", "cade_params", "gate")}
     counts = Counter(row["verdict"] for row in tables["gate"])
     gate = {f"gate/{verdict.lower().replace('_', '-')}": n for verdict, n in counts.items()}
-    worst = {"gate/verdict": wording.worst(counts)} if counts else {}
+    worst = {"gate/verdict": overall(tables["gate"])} if counts else {}
     step, year = axis(record["night"], record["finished_at"])
     history: dict[str, Any] = {n["name"]: n["figure"] for n in numbers if n["over_nights"]}
     history |= {k: v for k, v in facts.items() if not isinstance(v, str)} | {NIGHT_YEAR: year}
