@@ -30,6 +30,7 @@ def test_last_night_says_what_wants_a_person_first(client: TestClient) -> None:
         "Planted, not measured: fake-optimist, fake-pessimist",
         "3 answers kept as examples, 0 for the better",
         "wandb no network",
+        "unchanged 700 prompts",
     ):
         assert words in said
     places = [said.index(m, said.index("Took Look")) for m in ("fake-op", BROKEN, "fake-pess")]
