@@ -4,7 +4,7 @@
 -- config has the registry entry as it was when the run was made (early versions: none). model_id: OWNER/NAME on the hub; sdgbias/NAME for
 -- embedded models and local folders, whose paths stay on this machine.
 SELECT *, concat_ws('/', 'sdgbias', model_id, finished) AS evaluation_id FROM (
-SELECT * EXCLUDE (config, title), coalesce(nullif(title, ''), model) AS title, config->>'$.spec.licence' AS model_licence,
+SELECT * EXCLUDE (config, title), coalesce(nullif(title, ''), model) AS title, config->>'$.spec.licence' AS model_licence, config->>'$.own.cluster_by' AS cluster_by,
        coalesce(config->>'$.sdgbias', 'unknown') AS version, epoch(finished_at)::BIGINT::VARCHAR AS finished,
        strftime(finished_at, '%Y-%m-%dT%H:%M:%S+00:00') AS finished_date,
        if(regexp_full_match(config->>'$.spec.repo', '[^/:]+/[^/:]+'), config->>'$.spec.repo', 'sdgbias/' || model) AS model_id

@@ -62,6 +62,7 @@ def newest_runs(reader: Reader, suite: str, benchmark: str) -> list[Row]:
     """The newest finished run of each model on one benchmark, by name."""
     return reader.ask(
         """SELECT run_id, model, title, provenance, finished_at, fingerprint,
+           config->>'$.own.cluster_by' AS cluster_by,
            run_id IN (SELECT run_id FROM numbers WHERE missing_reason = $lacks) AS language
            FROM runs WHERE suite = $suite AND benchmark_id = $benchmark
            AND finished_at IS NOT NULL

@@ -75,11 +75,11 @@ def of(benchmark: Path) -> Suite:
     return SUITES[suite_of(card)] if make is None else make(benchmark, card)
 
 
-def named(name: str) -> Suite:
+def named(name: str, cluster_by: str | None = "") -> Suite:
     """The suite of stored runs. A name that isn't in SUITES is that of a suite of custom questions:
-    multiple choice, with errors clustered by the column that its author named."""
-    stored = {"suite": name, "cluster_by": "its column cluster_by"}
-    return SUITES.get(name) or own.suite(Path(), stored)
+    multiple choice, with errors clustered by the column ``cluster_by``, which its runs keep
+    (config.own), else by question."""
+    return SUITES.get(name) or own.suite(Path(), {"suite": name, "cluster_by": cluster_by})
 
 
 def in_order(names: Iterable[str]) -> list[str]:

@@ -20,6 +20,7 @@ from sdgbias.benchmark.card.intended_use import intended_use
 from sdgbias.cli import app as command
 from sdgbias.errors import UsageError
 from sdgbias.report import leaderboard
+from sdgbias.report.publish import runs as publish_runs
 from sdgbias.report.reader import Results
 from sdgbias.report.web import app
 from sdgbias.report.web.site import Site
@@ -352,3 +353,14 @@ def test_a_report_is_shown_apart_from_these_pages(served: Path, tmp_path: Path) 
         assert policy.startswith("sandbox") and "allow-same-origin" not in policy
     for way in ("..", "%2e%2e"):
         assert client.get(f"/report/{way}/outside.txt").status_code == 404
+
+
+def test_intervals_of_own_questions_name_the_column_that_they_are_clustered_by(
+    served: Path, tmp_path: Path
+) -> None:
+    config = '{"own": {"cluster_by": "village"}}'
+    path = altered(served, tmp_path, f"UPDATE runs SET suite = 'streets', config = '{config}'")
+    client = client_of(path)
+    for page in ("/numbers?suite=streets", f"/compare?a={BEFORE}&b={RUN}"):
+        assert "clustered by village" in text(client.get(page).text), page
+    assert publish_runs.load(path, RUN)["settings"]["interval"] == "95 %, clustered by village"

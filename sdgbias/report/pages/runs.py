@@ -15,7 +15,8 @@ _COLUMNS = """run_id, suite, model, benchmark_id, provenance, started_at, finish
 
 
 def one(reader: Reader, run_id: str) -> Row | None:
-    return reader.one("SELECT * FROM runs WHERE run_id = ?", [run_id])
+    columns = "*, config->>'$.own.cluster_by' AS cluster_by"
+    return reader.one(f"SELECT {columns} FROM runs WHERE run_id = ?", [run_id])
 
 
 def before(reader: Reader, run: Row) -> str | None:

@@ -47,7 +47,7 @@ def load(results: Path, run_id: str) -> Row:
     if not runs:
         raise store.unknown_run(results, run_id)
     [run] = runs
-    suite = suites.named(run["suite"])
+    suite = suites.named(run["suite"], run.pop("cluster_by"))
     given = {"run": run_id, "people": suite.private}
     numbers = store.arrow(results, SQL["numbers"], given).to_pylist()
     for n in numbers:

@@ -150,7 +150,7 @@ def _board(
     order = [r["model"] for r in rows]
     return {
         "suite": suite,
-        "unit": suites.named(suite).cluster_unit,
+        "unit": suites.named(suite, latest["cluster_by"] if latest else "").cluster_unit,
         "suites": names,
         "benchmark": benchmark,
         "benchmarks": folders.get(suite, []),

@@ -132,7 +132,7 @@ def beside(
     shown: dict[str, Any] = {"why": "", "rows": [], "flips": None, "cell": ()}
     if old and new:
         shown |= _compared(reader, old, new, cell, page)
-        shown["asked"] = suites.named(old["suite"])
+        shown["asked"] = suites.named(old["suite"], old["cluster_by"])
     shown |= {"old": old, "new": new, "offered": runs.offered(reader, (a, b))}
     return site.html("compare.html.j2", layout.COMPARE, title="Compare two runs", **shown)
 
