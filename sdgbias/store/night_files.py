@@ -104,7 +104,10 @@ def _take_over(shared: Path, folder: Path, name: str) -> None:
     other results files have nights here, too, are copied."""
     of = {}
     for path in shared.glob("*/night.json"):
-        results = (files.json_object(path).get("config") or {}).get("results") or name
+        record = files.json_object(path)
+        if isinstance(night := record.get("night"), dict):  # before schema 19: with its outcomes
+            record = night
+        results = (record.get("config") or {}).get("results") or name
         of[path.parent] = Path(results).name
     if {*of.values()} <= {name}:
         shared.rename(folder)
