@@ -363,4 +363,4 @@ def test_intervals_of_own_questions_name_the_column_that_they_are_clustered_by(
     client = client_of(path)
     for page in ("/numbers?suite=streets", f"/compare?a={BEFORE}&b={RUN}"):
         assert "clustered by village" in text(client.get(page).text), page
-    assert publish_runs.load(path, RUN)["settings"]["interval"] == "95 %, clustered by village"
+    assert "clustered by village" in publish_runs.load(path, RUN)["settings"]["interval"]
