@@ -65,12 +65,13 @@ class Sample:
 @dataclass(frozen=True)
 class Measurement:
     """Samples of the same answers, clustered alike, to be reduced in the groups of a level in one
-    pass."""
+    pass. units: what each of the clusters is, as a word."""
 
     study: str
     call: Call
     o: TaskOutcome
     level: Level
+    units: Sequence[str]
     clusters: Sequence[Ints]
     samples: Sequence[Sample]
     settings: AnalysisSettings
@@ -137,7 +138,7 @@ class Call:
             clusters = [o.codes(name) for name in names]
             for level in o.grouped(self.by):
                 yield from self.statistic(
-                    Measurement(study, self, o, level, clusters, alike, settings)
+                    Measurement(study, self, o, level, names, clusters, alike, settings)
                 )
 
 
@@ -243,9 +244,10 @@ def mcnemar(m: Measurement) -> Iterator[StudyRow]:
         _, change = s.difference()
         for i in np.flatnonzero(by_group.n > 0):
             rows = (m.level.code == i) & ~np.isnan(change)
-            votes = stats.net_signs(change[rows], m.clusters[by_group.way[i]][rows])
+            unit, codes = m.units[by_group.way[i]], m.clusters[by_group.way[i]]
+            votes = stats.net_signs(change[rows], codes[rows])
             up, down = ((change[rows] > 0).sum(), (change[rows] < 0).sum())
-            note = f"{up} better, {down} worse; by place {votes[0]} to {votes[1]}"
+            note = f"{up} better, {down} worse; by {unit} {votes[0]} to {votes[1]}"
             p = stats.sign_test(*votes)
             yield m.row(s, "mcnemar", by_group.estimate(int(i)), int(i), p=p, note=note)
 

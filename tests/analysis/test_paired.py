@@ -22,6 +22,8 @@ def test_questions_of_one_place_have_one_vote_and_shared_prompts_widen() -> None
     rows = STUDIES["paired"].rows(run_of(cell), AnalysisSettings())
     exact = one(rows, test="T1", versus="full", parameter="cluster", metric="mcnemar")
     assert "40 better, 0 worse; by place 4 to 0" in exact["note"] and exact["p"] == 0.125
+    of_prompt = one(rows, test="T1", versus="q_only", parameter="cluster", metric="mcnemar")
+    assert "40 better, 0 worse; by prompt 1 to 0" in of_prompt["note"] and of_prompt["p"] == 1.0
     spread = mcq_cell({"full": [A] * 42, "img_q": [B] * 42}, "BAC" * 14, params=OPEN)
     rows = STUDIES["paired"].rows(run_of(spread), AnalysisSettings())
     counts = one(rows, test="T1", versus="full", parameter="cluster", metric="mcnemar")["note"]
