@@ -139,14 +139,14 @@ def _pair(path: Path, one: str, other: str) -> list[str]:
         """SELECT a.run_id AS a, b.run_id AS b FROM runs a JOIN runs b USING (benchmark_id)
            WHERE $one IN (a.run_id, a.model) AND $other IN (b.run_id, b.model)
              AND a.run_id <> b.run_id AND a.finished_at IS NOT NULL AND b.finished_at IS NOT NULL
-             AND benchmark_id IN (SELECT benchmark_id FROM items)
+             AND benchmark_id IN (SELECT benchmark_id FROM items WHERE task = 'mcq')
            ORDER BY a.finished_at DESC, b.finished_at DESC, a.run_id DESC, b.run_id DESC""",
         {"one": one, "other": other},
     )
     if pairs.empty:
         raise UsageError(
-            f"{one} and {other} were never asked the questions of one benchmark of places; evaluate"
-            " both on one"
+            f"{one} and {other} were never asked multiple-choice questions of one benchmark of"
+            " places; evaluate both on one that has some"
         )
     return [str(pairs["a"][0]), str(pairs["b"][0])]
 

@@ -68,15 +68,14 @@ def publish(
     wanted = tuple(choice("FORMATS", name, FORMATS) for name in formats or FORMATS)
     if upload and (write is None or "dataset" not in wanted):
         raise UsageError("--upload sends a written dataset: give --write DIR, and dataset")
-    # one connection for all that is read, where there are results
+    update("reading the benchmark")
+    # one connection for all that is planned, where there are results; a night may write meanwhile
     with store.held_open(results) if wanted != ("dataset",) else nullcontext():
         planned = door.plan(results, benchmark, wanted, run, dataset)
-        written = door.write(planned.files, write) if write else None
-        sizes = (
-            written
-            if written is not None
-            else [(f.path, f.estimate or len(f.content())) for f in planned.files]
-        )
+    if write:
+        sizes = door.write(planned.files, write, update)
+    else:
+        sizes = [(f.path, f.estimate or sum(map(len, f.content()))) for f in planned.files]
     sent = door.upload(write / DATASET, upload) if write and upload else ""
     if as_json:
         print_json(
@@ -89,7 +88,7 @@ def publish(
             }
         )
         return
-    estimated = set() if written else {f.path for f in planned.files if f.estimate}
+    estimated = set() if write else {f.path for f in planned.files if f.estimate}
     for path, size in sizes:
         typer.echo(f"{'about ' if path in estimated else ''}{size:>12,} bytes  {path}")
     for what, licence in planned.licences.items():

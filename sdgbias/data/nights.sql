@@ -74,6 +74,7 @@ LEFT JOIN (SELECT item_id, test, "view", any_value(parsed) AS parsed FROM decode
           AND d."view" = a.method
 WHERE a.run_id = $run{reported}
 WINDOW question AS (PARTITION BY a.task, a.test, a.item_id)
+QUALIFY list_contains($methods, a.method)
 ORDER BY a.task, a.test, a.method, a.item_id
 
 -- name: targets

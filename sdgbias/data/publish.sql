@@ -20,8 +20,8 @@ WHERE run_id = $run AND study = 'headline' AND isfinite("value") AND indicator =
       AND (attribute = '' OR $people)
 ORDER BY ALL
 
--- name: samples
--- The answers to the test split, a line of JSON each, as Every Eval Ever has them. Prompts without an answer (infrastructure failures) have
+-- name: answers
+-- The answers to the test split, for `cells` and `lines`. Prompts without an answer (infrastructure failures) have
 -- none here; the run's n_failed counts them. $withheld: multiple-choice questions whose gold value may not be passed on.
 WITH answers AS (
     SELECT p.*, coalesce(if(p.task = 'mcq', p.pred, p."value"::VARCHAR), '') AS answer, p.correct::INTEGER::DOUBLE AS score, q.text AS prompt,
@@ -36,6 +36,13 @@ WITH answers AS (
     WHERE p.run_id = $run AND p.split = 'test' AND p.method IN ('full', 'full_generated', 'cade')
           AND p.correct IS NOT NULL AND NOT (p.task = 'mcq' AND list_contains($withheld::BIGINT[], p.item_id))
 )
+
+-- name: cells
+-- How many there are by task and test, and the bytes of their prompts.
+SELECT task, test, count(*) AS "rows", sum(strlen(prompt)) AS bytes FROM answers GROUP BY ALL ORDER BY ALL
+
+-- name: lines
+-- A line of JSON each, as Every Eval Ever has them.
 SELECT to_json({
     schema_version: $schema, evaluation_id: $evaluation, model_id: $model, evaluation_name: evaluation, evaluation_result_id: result,
     sample_id: concat_ws('_', task, test, item_id), sample_hash: sha256(prompt || correct_answer), interaction_type: 'single_turn',
@@ -46,4 +53,4 @@ SELECT to_json({
     evaluation: {score: score, is_correct: correct},
     metadata: {pillar: pillar, indicator: indicator, country: country, year: year::VARCHAR, image_id: image_id}
 })::VARCHAR AS line
-FROM answers ORDER BY task, test, item_id, method
+FROM answers WHERE task = $task AND test = $test ORDER BY item_id, method

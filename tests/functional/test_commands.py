@@ -25,6 +25,7 @@ from sdgbias.cli.options import print_json
 from sdgbias.cli.results import compare
 from sdgbias.files import packaged_yaml
 from sdgbias.nightly.night_options import NightOptions
+from sdgbias.report import publish
 from sdgbias.report.build import write_report
 from tests.builders.commands import REPOSITORY, environment, ok, refused, sdgbias
 from tests.builders.results import copied, publish_fake
@@ -185,6 +186,10 @@ def test_two_runs_without_answers_in_common_are_refused(results: Path, tmp_path:
     line = refused(2, f"compare fake-pessimist fake-optimist --results {copy}")
     assert "have no answers left of the same questions by Full, by CADE or in words" in line
     assert "their other views: sdgbias serve" in line
+    with duckdb.connect(copy) as file:
+        file.execute("DELETE FROM items WHERE task = 'mcq'")
+    line = refused(2, f"compare fake-pessimist fake-optimist --results {copy}")
+    assert "were never asked multiple-choice questions of one benchmark" in line
 
 
 def test_ctrl_c_ends_a_server_without_a_word_of_unfinished_work(results: Path) -> None:
@@ -378,3 +383,17 @@ def test_the_instrument_passes_its_self_check(tmp_path: Path) -> None:
     blind = checks["image-blind", "image use, Full minus CTX+Q at T1"]
     assert (blind["truth"], blind["measured"]) == (0.0, 0.0)
     assert "PASSED" in (tmp_path / "page.html").read_text()
+
+
+def test_a_night_may_write_while_files_are_published(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(*given: Any) -> list[tuple[str, int]]:
+        with store.connect(results, wait=0.0):
+            return written(*given)
+
+    written = publish.write
+    monkeypatch.setattr(publish, "write", write)
+    run = store.run_ids(results)[0]
+    page = ok(f"publish model-card --run {run} --results {results} --write {tmp_path / 'out'}")
+    assert "1 file in" in page

@@ -92,7 +92,7 @@ def answers(run: RunAnswers, metric: str, method: str, test: str = "T1") -> pd.D
 
 
 def test_given_stored_predictions_then_a_run_has_their_metrics(written: Path) -> None:
-    run = measured.load(written, ONE)
+    run = measured.load(written, ONE, policy.METHODS)
     sql = "FROM predictions WHERE run_id = ? AND split = 'test'"
     stored = store.query(written, sql, [ONE])
     for method, test in (("full", "T1"), ("q_only", "T4"), ("cade", "T2")):
@@ -119,7 +119,7 @@ def test_given_stored_predictions_then_a_run_has_their_metrics(written: Path) ->
 def test_given_questions_without_a_picture_then_they_are_clustered_by_prompt(written: Path) -> None:
     """Three indicators with one set of options each: three prompts in the Q-only view, and 50
     places."""
-    run = measured.load(written, ONE)
+    run = measured.load(written, ONE, policy.METHODS)
     for method, test, clusters in (
         ("q_only", "T1", 3),
         ("ctx_q", "T3", 3),
@@ -143,7 +143,10 @@ def test_given_a_reworded_question_then_it_is_another_question(results: Path) ->
     run = f"{LOST}-3"
     other = {"run_id": run, "benchmark_id": OTHER}
     store.publish(results, record | other, tables | {"items": items})
-    old, new = (answers(measured.load(results, name), "accuracy", "full") for name in (ONE, run))
+    old, new = (
+        answers(measured.load(results, name, policy.METHODS), "accuracy", "full")
+        for name in (ONE, run)
+    )
     pairs, left = paired(old, new)
     assert len(pairs) == 120 - 24 and left == 2 * 24
     flipped = regression.flips(results, TWO, run, "sdg", 1000)
@@ -334,7 +337,7 @@ def test_given_people_then_recall_disparity_and_refusals_are_judged(tmp_path: Pa
     assert rows["gap", "gender"]["before"] == pytest.approx(women - men)
     assert rows["no", ""]["value"] == pytest.approx(1 - rows["recall", ""]["value"])
     assert set(j.flips["was"]) == {"guitarist"} and set(j.flips["now"]) == {"doctor"}
-    assert measured.load(path, "seer-1").tests("direct") == ["p1"]
+    assert measured.load(path, "seer-1", policy.METHODS_OF_PEOPLE).tests("direct") == ["p1"]
     assert INSUFFICIENT not in {r["verdict"] for r in j.rows}
 
 

@@ -77,7 +77,7 @@ def p_of_sums(sums: Floats, value: float, variance: float, df: float, kind: Kind
     if kind == "difference" and np.count_nonzero(sums) <= EXACT:
         return flip_test(sums)
     if variance**0.5 <= ROUNDING * abs(value):
-        return flip_test(np.sign(sums))
+        return sign_test(int((sums > 0).sum()), int((sums < 0).sum()))
     return t_test(value, variance, df)
 
 

@@ -112,9 +112,10 @@ def _evidence(
         base, why = runs.named(results, t.run_id, baseline), ""
     else:
         base, why = runs.last_good(results, t.run_id)
-    new = measured.load(results, t.run_id)
-    old = measured.load(results, base) if base else None
     rules = [rule for rule in policy.rules if rule.suite == t.suite]
+    methods = {method for rule in rules for method in rule.methods}
+    new = measured.load(results, t.run_id, methods)
+    old = measured.load(results, base, methods) if base else None
     return base, [e for rule in rules for e in of_rule(rule, new, old, why)]
 
 

@@ -10,7 +10,7 @@ without classes counts as a whole.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ class RunAnswers:
 
     def tests(self, task: str) -> list[str]:
         """The tests of a task in this run."""
-        parts = [part["test"] for (of, _), part in self.answers.items() if of == task]
+        parts = [part["test"].unique() for (of, _), part in self.answers.items() if of == task]
         return sorted(set().union(*parts))
 
     @property
@@ -83,18 +83,19 @@ class RunAnswers:
         return self.missing.get((task, method), pictures)
 
 
-def load(results: Path, run_id: str) -> RunAnswers:
-    """The answers of a run that are reported, from the store's view ``answers``. Raises StoreError
-    for a run that doesn't exist or has none."""
+def load(results: Path, run_id: str, methods: Collection[str]) -> RunAnswers:
+    """The answers of a run by these methods that are reported, from the store's view ``answers``.
+    Raises StoreError for a run that doesn't exist or has no answers at all."""
     run, sql = store.run_of(results, run_id), packaged_sql("nights.sql")
     benchmark = {"benchmark": run["benchmark_id"]}
     names = list(store.query(results, sql["attributes"], benchmark)["name"])
     columns = "".join(f", {_attribute(name)}" for name in names)
     reported = suites.named(str(run["suite"])).reported("a")
-    given = {"run": run_id, "classes": list(SELECTED)}
+    given = {"run": run_id, "classes": list(SELECTED), "methods": sorted(methods)}
     query = sql["answers"].format(attributes=columns, reported=reported)
     stored = store.query(results, query, given, runs=[run_id])
-    if stored.empty:
+    others = f"SELECT 1 FROM answers a WHERE run_id = ?{reported} LIMIT 1"
+    if stored.empty and store.query(results, others, [run_id], runs=[run_id]).empty:
         raise StoreError(
             f"{results}: run {run_id} holds no answers; evaluate the model again: sdgbias evaluate"
             f" {run['model']}"
@@ -145,7 +146,9 @@ def _like(task: str) -> Task:
 
 def _letter(texts: pd.Series, count: np.ndarray) -> np.ndarray:
     """(n,) index of the option letter that each text is, -1 where it is none of its question's."""
-    at = texts.map(lambda text: OPTION_LETTERS.find(text) if len(text) == 1 else -1).to_numpy(int)
+    code, distinct = pd.factorize(texts)
+    letter = [OPTION_LETTERS.find(text) if len(text) == 1 else -1 for text in distinct]
+    at = np.array(letter, dtype=int)[code]
     return np.where(at < count, at, -1)
 
 

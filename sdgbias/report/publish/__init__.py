@@ -16,6 +16,7 @@ from typing import NamedTuple
 from sdgbias import store
 from sdgbias.errors import InfrastructureError, SdgbiasError, UsageError, first_line
 from sdgbias.files import writable
+from sdgbias.progress import Progress, each, silent
 from sdgbias.registry.entries import HUB_ID
 from sdgbias.report.publish import dataset, every_eval_ever, model_card, runs
 from sdgbias.report.publish.runs import PublishedFile
@@ -92,7 +93,9 @@ def plan(
     return Publication(files, licences, withheld)
 
 
-def write(files: Sequence[PublishedFile], out: Path) -> list[tuple[str, int]]:
+def write(
+    files: Sequence[PublishedFile], out: Path, progress: Progress = silent
+) -> list[tuple[str, int]]:
     """(path, bytes) of every file, written below ``out``, which must be new or empty. Raises
     UsageError, StoreError."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -101,10 +104,11 @@ def write(files: Sequence[PublishedFile], out: Path) -> list[tuple[str, int]]:
     with writable(out, "free the disk or name another folder with --write"):
         out.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as part:
-            for file in files:
+            for file in each(progress, "writing files", files):
                 path = Path(part, out.name, file.path)
                 path.parent.mkdir(parents=True, exist_ok=True)
-                written.append((file.path, path.write_bytes(file.content())))
+                with path.open("wb") as target:
+                    written.append((file.path, sum(map(target.write, file.content()))))
             Path(part, out.name).replace(out)
     return written
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import io
 import json
-from functools import partial
+from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -91,6 +92,7 @@ def files(benchmark: Benchmark) -> list[PublishedFile]:
     several = bool((index["n_parts"] > 1).any())
     shown = sum(p.stat().st_size for p in (folder / FOLDER).glob("*.parquet")) / max(len(index), 1)
     published, configs = [], []
+    reader = cache(partial(ImageReader, folder))
     for task in Task:
         with understood(folder, "no whole benchmark", _again(folder)):
             questions, splits = _questions(benchmark, task, index["photo_id"]), []
@@ -101,7 +103,7 @@ def files(benchmark: Benchmark) -> list[PublishedFile]:
                 rows = table.slice(start, _PER_FILE)
                 path = f"{DATASET}/data/{task}/{name}-{k:05}-of-{len(starts):05}.parquet"
                 size = int(len(rows) * shown + rows.nbytes // 2)
-                content = partial(_parquet, folder, rows, several)
+                content = partial(_parquet, reader, rows, several)
                 published.append(PublishedFile(path, content, size))
             if starts:
                 splits.append({"split": name, "path": f"data/{task}/{name}-*.parquet"})
@@ -141,7 +143,7 @@ def _questions(benchmark: Benchmark, task: Task, photos: pd.Series) -> pa.Table:
     return table.cast(pa.schema(list(zip(table.column_names, kinds, strict=True))))
 
 
-def _parquet(folder: Path, rows: pa.Table, several: bool) -> bytes:
+def _parquet(pictures_of: Callable[[], ImageReader], rows: pa.Table, several: bool) -> list[bytes]:
     """One file. Readers take the features of the columns beside the pictures from their types."""
     name, kind = "image", pa.struct([("bytes", pa.binary()), ("path", pa.string())])
     feature: dict[str, Any] = {"_type": "Image"}
@@ -149,7 +151,7 @@ def _parquet(folder: Path, rows: pa.Table, several: bool) -> bytes:
         name, kind, feature = "images", pa.list_(kind), {"feature": feature, "_type": "List"}
     features = json.dumps({"info": {"features": {name: feature}}})
     schema = pa.schema([(name, kind), *rows.schema], metadata={"huggingface": features})
-    reader = ImageReader(folder)
+    reader = pictures_of()
     shown = [
         [{"bytes": part, "path": None} for part in reader[key]]
         for key in rows["image_id"].to_pylist()
@@ -158,10 +160,10 @@ def _parquet(folder: Path, rows: pa.Table, several: bool) -> bytes:
     table = pa.table([pictures, *rows.columns], schema=schema)
     sink = io.BytesIO()
     pq.write_table(table, sink, row_group_size=_PER_GROUP, compression="zstd")
-    return sink.getvalue()
+    return [sink.getvalue()]
 
 
-def _readme(benchmark: Benchmark, configs: list[dict[str, Any]]) -> bytes:
+def _readme(benchmark: Benchmark, configs: list[dict[str, Any]]) -> list[bytes]:
     """The benchmark's card with the configurations of this folder."""
     from huggingface_hub import DatasetCard
 
@@ -182,4 +184,4 @@ def _readme(benchmark: Benchmark, configs: list[dict[str, Any]]) -> bytes:
     held = "".join(f"- {sentence}\n" for sentence in benchmark.notes)
     parts = [note, *(["Withheld:\n", held] if held else []), card.text.lstrip()]
     card.text = "\n" + "\n".join(parts)
-    return str(card).encode()
+    return [str(card).encode()]

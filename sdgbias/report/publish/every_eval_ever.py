@@ -11,14 +11,20 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
 
 from sdgbias import store
 from sdgbias.report.publish.dataset import Benchmark, read_table
 from sdgbias.report.publish.runs import LEVEL, SQL, PublishedFile, Row
 
 SCHEMA = "0.3.0"
+#: What a line of an answer has beside its prompt, about.
+BESIDE_PROMPT = 860
 
 
 def files(results: Path, run: Row, benchmark: Benchmark | None, why: str) -> list[PublishedFile]:
@@ -29,31 +35,41 @@ def files(results: Path, run: Row, benchmark: Benchmark | None, why: str) -> lis
     record, samples = _record(run), []
     if benchmark is None:
         record["source_metadata"]["additional_details"] = {"no_samples": why}
-    elif rows := _samples(results, run, benchmark).count(b"\n"):
-        name = f"{path}_samples.jsonl"
-        detail = {"format": "jsonl", "file_path": name, "total_rows": rows}
-        record["detailed_evaluation_results"] = detail
-        content = partial(_samples, results, run, benchmark)
-        samples = [PublishedFile(f"every_eval_ever/{name}", content)]
+    else:
+        given = {
+            "run": run["run_id"],
+            "benchmark": benchmark.id,
+            "prompts": str(benchmark.folder / "prompts.parquet"),
+            "withheld": benchmark.withheld["item_id"].to_list(),
+        }
+        # a damaged file would be blamed on the results
+        read_table(benchmark.folder, "prompts", ["task", "item_id", "test", "text"])
+        cells = _ask(results, "cells", given).to_pylist()
+        if rows := sum(cell["rows"] for cell in cells):
+            name = f"{path}_samples.jsonl"
+            detail = {"format": "jsonl", "file_path": name, "total_rows": rows}
+            record["detailed_evaluation_results"] = detail
+            content = partial(_lines, results, run, given, cells)
+            size = rows * BESIDE_PROMPT + sum(cell["bytes"] for cell in cells)
+            samples = [PublishedFile(f"every_eval_ever/{name}", content, int(size))]
     text = json.dumps(record, ensure_ascii=False, allow_nan=False, indent=2) + "\n"
-    return [PublishedFile(f"every_eval_ever/{path}.json", text.encode), *samples]
+    return [PublishedFile(f"every_eval_ever/{path}.json", lambda: [text.encode()]), *samples]
 
 
-def _samples(results: Path, run: Row, benchmark: Benchmark) -> bytes:
-    """The file of answers."""
-    # a damaged file would be blamed on the results
-    read_table(benchmark.folder, "prompts", ["task", "item_id", "test", "text"])
-    given = {
-        "run": run["run_id"],
-        "benchmark": benchmark.id,
-        "prompts": str(benchmark.folder / "prompts.parquet"),
-        "withheld": benchmark.withheld["item_id"].to_list(),
-        "schema": SCHEMA,
-        "evaluation": run["evaluation_id"],
-        "model": run["model_id"],
-    }
-    lines = store.arrow(results, SQL["samples"], given, runs=[run["run_id"]])["line"]
-    return "".join(f"{line}\n" for line in lines.to_pylist()).encode()
+def _ask(results: Path, name: str, given: Mapping[str, Any]) -> pa.Table:
+    """Rows of a query about the answers of a run."""
+    return store.arrow(results, f"{SQL['answers']} {SQL[name]}", given, runs=[given["run"]])
+
+
+def _lines(
+    results: Path, run: Row, given: Mapping[str, Any], cells: Sequence[Row]
+) -> Iterator[bytes]:
+    """The file of answers, a task and test at a time: at full size a run has a gigabyte."""
+    names = {"schema": SCHEMA, "evaluation": run["evaluation_id"], "model": run["model_id"]}
+    for cell in cells:
+        one = {"task": cell["task"], "test": cell["test"]}
+        for chunk in _ask(results, "lines", {**given, **names, **one})["line"].chunks:
+            yield "".join(f"{line}\n" for line in chunk.to_pylist()).encode()
 
 
 def _record(run: Row) -> Row:

@@ -41,7 +41,7 @@ def _headlines(run: Row) -> list[Row]:
     ]
 
 
-def _entries(runs: Sequence[Row]) -> bytes:
+def _entries(runs: Sequence[Row]) -> list[bytes]:
     from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
 
     entries = [
@@ -56,10 +56,11 @@ def _entries(runs: Sequence[Row]) -> bytes:
         for n in _headlines(run)
     ]
     content = eval_result_entries_to_yaml(entries)
-    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=1000).encode()
+    text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=1000)
+    return [text.encode()]
 
 
-def _card(runs: Sequence[Row]) -> bytes:
+def _card(runs: Sequence[Row]) -> list[bytes]:
     from huggingface_hub import EvalResult, ModelCardData
 
     results = [
@@ -84,4 +85,4 @@ def _card(runs: Sequence[Row]) -> bytes:
     ]
     metadata = ModelCardData(model_name=runs[0]["model"], eval_results=results).to_yaml()
     template = "data/texts/model_card.txt.j2"
-    return templates.render(template, metadata=metadata, runs=runs).encode()
+    return [templates.render(template, metadata=metadata, runs=runs).encode()]

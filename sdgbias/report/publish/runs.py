@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,11 +24,11 @@ FACTS = (
 
 
 class PublishedFile(NamedTuple):
-    """``path``: relative, with '/'. ``estimate``: bytes, for files that take long to make; 0 where
-    a dry run makes the file to know its size."""
+    """``path``: relative, with '/'. ``content``: makes its bytes, in parts. ``estimate``: how many,
+    of files that take long to make; 0 where a dry run makes the file to know its size."""
 
     path: str
-    content: Callable[[], bytes]
+    content: Callable[[], Iterable[bytes]]
     estimate: int = 0
 
 
