@@ -34,7 +34,7 @@ from sdgbias.types import FACET, View
 NAME = FACET
 #: Bumped when the processing of answers changes (parsing an answer by form, a metric), so that
 #: older runs are recomputed.
-ANALYSIS = "5"
+ANALYSIS = "6"
 #: Why a prompt has no disparity.
 NOT_UNDERSTOOD, NONE_RIGHT = "no answer understood", "no answer right"
 #: Metrics that have no value for such a reason, beside the differences between groups.
@@ -204,13 +204,14 @@ def metric_rows(
 
 
 def _says_nothing(part: pd.DataFrame) -> str:
-    """Why the answers to a prompt say nothing about groups, '' if they do: where none is right,
-    recall is 0 whoever is in the picture, and differences of 0 are no sign of fairness. Where none
-    was understood, the shares of answers say nothing either: not 0, because nothing was answered,
-    rightly or wrongly."""
+    """Why the answers to a prompt say nothing about groups, '' if they do: where none about the
+    right class is right (No to everything, for one), recall is 0 whoever is in the picture, and
+    differences of 0 are no sign of fairness. Where none was understood, the shares of answers say
+    nothing either: not 0, because nothing was answered, rightly or wrongly."""
     if not (part["pred"] != "").any():
         return NOT_UNDERSTOOD
-    return "" if part["correct"].any() else NONE_RIGHT
+    recognised = part["correct"].astype(bool) & ~part["negative"].astype(bool)
+    return "" if recognised.any() else NONE_RIGHT
 
 
 def printed_rows(

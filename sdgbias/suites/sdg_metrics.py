@@ -123,7 +123,8 @@ def _answer_columns(
     top = scored.scores["top_token"]
     # a number of several digits that is one token begins with its first digit
     first = top.where(~_numeric(top), top.str[:1])
-    off = ~first.isin(list(candidates(items, task))).to_numpy()
+    letters, present = candidates(items, task), present_options(items, task)
+    named = np.append(pd.Index(list(letters)).get_indexer(pd.Index(first)), -1)[score]
     tie, near_tie = metrics.tie_flags(scored.logits, scored.near)
     correct = answers["correct"].to_numpy(dtype=float)
     if task is Task.REGRESSION:  # imported: interval accuracy is unknown without a tolerance
@@ -152,7 +153,8 @@ def _answer_columns(
         "indicator": items["indicator"].to_numpy(dtype=object)[item],
         "correct": correct,
         "mass": np.append(scored.scores["mass"].to_numpy(dtype=float), np.nan)[score],
-        "off_candidate": np.append(off, True)[score],
+        # C is no answer to a question of two options
+        "off_candidate": (named < 0) | ~present[item, named],
         "tie": tie[score],
         "near_tie": near_tie[score],
         "correct_generated": of(beside(f"full{GENERATED}"), correct),
@@ -161,10 +163,8 @@ def _answer_columns(
         "kept": answers["kept"].to_numpy(dtype=float),
     }
     if task is Task.MCQ:
-        letters = candidates(items, task)
         pred, names = pd.factorize(answers["pred"])
         pred = np.array([letters.index(n) if n else len(letters) for n in names], int)[pred]
-        present = present_options(items, task)
         count = present.sum(axis=1)
         polarity = items["polarity"].to_numpy(dtype=object)
         says = directions_of(polarity, count, present.shape[1])[item, pred]

@@ -5,15 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from sdgbias.methods import stats
 from sdgbias.methods.cade import Floats
-
-Kind = Literal["percentile", "bca"]
 
 
 @dataclass(frozen=True)
@@ -33,7 +30,6 @@ def resampled(
     seed: int = 0,
     *,
     statistic: Callable[[Floats], Floats] = lambda means: means,
-    kind: Kind = "percentile",
 ) -> Resampled:
     """(N, M) values; ``statistic``: (..., M) means -> (..., S)."""
     x = np.asarray(values, dtype=float)
@@ -46,5 +42,4 @@ def resampled(
         return statistic(totals[..., :-1] / totals[..., -1:])
 
     value, found = of(sums.sum(axis=0)), of(stats.replicates(sums, draws, seed))
-    left = of(sums.sum(axis=0) - sums) if kind == "bca" else None
-    return Resampled(value, *stats.interval(value, found, left, sizes=np.bincount(code)), found)
+    return Resampled(value, *stats.interval(value, found, sizes=np.bincount(code)), found)

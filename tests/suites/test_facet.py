@@ -136,6 +136,15 @@ def test_answers_that_are_never_right_have_no_disparity(
     )
 
 
+def test_no_to_every_question_has_no_disparity(items: pd.DataFrame) -> None:
+    """It is right about each wrong class, and recognises nobody."""
+    made = rows(items, scored(items, {"p2 right": ["No"] * N, "p2 wrong": ["No"] * N}))
+
+    assert made["p2", "full", "female", "recall"] == (0.0, 20)
+    assert math.isnan(made["p2", "full", "male", "disparity"][0])
+    assert made["p2", "full", "all", "no_rate"] == (1.0, N)
+
+
 def test_questions_about_a_wrong_class_are_no_part_of_recall(items: pd.DataFrame) -> None:
     """Yes to 30 of 40 right classes, and to 10 of 40 wrong ones; No to the others, Unknown to two
     of the right ones."""

@@ -368,6 +368,16 @@ def test_a_number_of_several_digits_in_one_token_begins_with_a_candidate(
     assert found["off_candidate_rate"] == (off, 3)
 
 
+def test_a_letter_that_a_question_lacks_is_none_of_its_candidates() -> None:
+    """Of items 1 to 7 the fifth has two options."""
+    scored = mcq_scored()
+    scored.scores["top_token"] = "C"
+
+    rows = summary(mcq_items(), Task.MCQ, scored).metrics
+
+    assert cell(rows, "T1", "full")["off_candidate_rate"] == (1 / 6, 6)
+
+
 def test_questions_without_a_pillar_have_no_row_by_pillar() -> None:
     items = mcq_items().assign(pillar="", indicator="")
 

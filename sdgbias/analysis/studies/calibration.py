@@ -128,19 +128,20 @@ def reliability(m: Measurement) -> Iterator[StudyRow]:
 
 
 def _calibration_error(m: Measurement, a: _Answers, bin_of: Ints) -> stats.Estimate:
+    """The error, plus or minus the 95 % quantile of the error by which the gaps of resampled places
+    are off. Chance adds to each gap, so that the error of resampled answers lies above their own:
+    its percentiles could leave the value out."""
     gaps, n = a.sums(bin_of, a.confidence - a.hit, BINS), len(a.hit)
-    rows = np.bincount(a.place, minlength=a.places).astype(float)
-    value = metrics.calibration_error(gaps.sum(axis=0), np.array(n))
+    value = float(metrics.calibration_error(gaps.sum(axis=0), np.array(n)))
     if a.places < stats.FEWEST:
-        return stats.Estimate(float(value), n, clusters=a.places)
+        return stats.Estimate(value, n, clusters=a.places)
+    rows = np.bincount(a.place, minlength=a.places).astype(float)
     sums = np.column_stack([gaps, rows])
     draws = stats.replicates(sums, m.settings.bootstrap, m.settings.seed)
-    each = metrics.calibration_error(draws[:, :-1], draws[:, -1])
-    left = metrics.calibration_error(gaps.sum(axis=0) - gaps, n - rows)
-    low, high = stats.interval(
-        value[None], each[:, None], left[:, None], sizes=rows, within=(0.0, 1.0)
-    )
-    return stats.Estimate(float(value), n, float(low[0]), float(high[0]), a.places)
+    apart = draws[:, :-1] / draws[:, -1:] - gaps.sum(axis=0) / n
+    off = np.quantile(np.abs(apart).sum(axis=1), stats.LEVEL)
+    off = float(off * stats.widening(stats.effective(rows)))
+    return stats.Estimate(value, n, max(0.0, value - off), min(1.0, value + off), a.places)
 
 
 def selective(m: Measurement) -> Iterator[StudyRow]:

@@ -18,6 +18,7 @@ groups      disparity between groups
 
 from __future__ import annotations
 
+from sdgbias.methods.stats.bootstrap import effective as effective
 from sdgbias.methods.stats.bootstrap import interval as interval
 from sdgbias.methods.stats.bootstrap import replicates as replicates
 from sdgbias.methods.stats.bootstrap import widening as widening

@@ -72,48 +72,32 @@ def widening(worth: ArrayLike) -> Floats:
 def interval(
     value: Floats,
     draws: Floats,
-    left: Floats | None = None,
     *,
     sizes: ArrayLike,
     within: tuple[float, float] = (-np.inf, np.inf),
 ) -> tuple[Floats, Floats]:
-    """(S,) bounds from (B, S) draws of clusters of (G,) ``sizes``; with ``left`` (G, S), the
-    statistic with each cluster left out, BCa bounds. ``within``: the range of the statistic. NaN
-    below ``FEWEST`` clusters.
+    """(S,) percentile bounds from (B, S) draws of clusters of (G,) ``sizes``. ``within``: the range
+    of the statistic. NaN below ``FEWEST`` clusters.
 
     Draws that are NaN (a group that no drawn cluster belongs to) are left out; the bounds of a NaN
     value are NaN.
     """
-    from scipy.special import ndtr, ndtri
-
     rows = np.asarray(sizes)
     if np.count_nonzero(rows) < FEWEST:
         return np.full(value.shape, np.nan), np.full(value.shape, np.nan)
     ordered = np.sort(draws, axis=0)  # NaN last
     many = np.sum(~np.isnan(ordered), axis=0)
-    z = np.repeat(ndtri([[(1 - LEVEL) / 2], [0.5], [(1 + LEVEL) / 2]]), draws.shape[1], axis=1)
-    levels = ndtr(z)
-    if left is not None:
-        below = np.sum(draws < value, axis=0) + 0.5 * np.sum(draws == value, axis=0)
-        some = np.maximum(many, 1)
-        shift = ndtri(np.clip(below / some, 0.5 / some, 1 - 0.5 / some))
-        gap = np.nanmean(left, axis=0) - left
-        spread = np.nansum(gap**2, axis=0) ** 1.5
-        skew = np.nansum(gap**3, axis=0) / (6 * np.where(spread > 0, spread, 1.0))
-        bend = np.where(spread > 0, skew, 0.0)
-        levels = ndtr(shift + (shift + z) / (1 - bend * (shift + z)))
-    at = levels * np.maximum(many - 1, 0)
+    at = np.array([[(1 - LEVEL) / 2], [(1 + LEVEL) / 2]]) * np.maximum(many - 1, 0)
     lower = np.floor(at).astype(int)
     upper = np.minimum(lower + 1, np.maximum(many - 1, 0))
     columns = np.arange(draws.shape[1])
-    low, middle, high = ordered[lower, columns] + (at - lower) * (
+    low, high = ordered[lower, columns] + (at - lower) * (
         ordered[upper, columns] - ordered[lower, columns]
     )
-    centre = value if left is None else middle
     wider = widening(effective(rows))
     none = np.isnan(value) | (many == 0)
     low, high = (
-        np.where(none, np.nan, np.clip(centre + wider * (end - centre), *within))
+        np.where(none, np.nan, np.clip(value + wider * (end - value), *within))
         for end in (low, high)
     )
     return low, high
