@@ -23,7 +23,7 @@ from sdgbias.analysis.rows import AnalysisSettings
 from sdgbias.errors import UsageError
 from sdgbias.nightly import plan
 from sdgbias.nightly.night_options import NightOptions
-from sdgbias.nightly.regression import measured
+from sdgbias.nightly.regression import measured, policy
 from sdgbias.registry import entries
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.report import build as report
@@ -170,7 +170,7 @@ def test_the_web_leaderboard_names_it_under_every_method(results: Path) -> None:
 
 def test_the_regression_check_judges_the_two_views(results: Path) -> None:
     [run] = [r for r in store.latest_runs(results) if r.startswith("planted-language")]
-    answers = measured.load(results, run)
+    answers = measured.load(results, run, policy.METHODS)
     assert answers.of("mcq", ["T1"], "accuracy", "full") is None
     prior = answers.of("mcq", ["T1"], "accuracy", "ctx_q")
     assert prior is not None and len(prior.value) > 5

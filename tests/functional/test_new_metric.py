@@ -11,6 +11,7 @@ import yaml
 from starlette.testclient import TestClient
 
 from sdgbias.nightly.regression import measured
+from sdgbias.nightly.regression.policy import METHODS
 from sdgbias.report.reader import Results
 from sdgbias.report.web import app
 from sdgbias.report.web.site import Site
@@ -42,7 +43,7 @@ def test_a_new_metric_is_in_results_pages_regression_check_and_wandb(
     with TestClient(app.create(Site(Results(results))), base_url="http://127.0.0.1:1") as client:
         page = text(client.get(f"/numbers?task=mcq&metric={RIGHT.name}&method=cade").text)
 
-    side, checked = measured.load(results, rows["run_id"][0]), 0
+    side, checked = measured.load(results, rows["run_id"][0], METHODS), 0
     for row in rows.query("pillar == 'all' and indicator == 'all' and test != 'all'").itertuples():
         of = side.of(row.task, [row.test], row.metric, row.method)
         if of is not None and row.metric != "mae":  # which is judged in units of the tolerance

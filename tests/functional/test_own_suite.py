@@ -246,7 +246,7 @@ def test_a_question_with_another_picture_is_another_question(fotos: Path, tmp_pa
     store.publish(results, {**run, "run_id": "later", "benchmark_id": "later"}, later)
 
     old, new = (
-        measured.load(results, name).of("mcq", ["T5"], "accuracy", "full")
+        measured.load(results, name, policy.METHODS).of("mcq", ["T5"], "accuracy", "full")
         for name in (run_id, "later")
     )
     assert old is not None and new is not None
