@@ -18,6 +18,7 @@ from sdgbias.cli.gate import print_judgements
 from sdgbias.errors import StoreError, UsageError
 from sdgbias.nightly import regression
 from sdgbias.nightly.regression import baseline, measured, policy
+from sdgbias.nightly.regression.evidence import of_rule
 from sdgbias.nightly.regression.measured import RunAnswers, paired
 from sdgbias.store import maintenance
 from tests.builders.nights import (
@@ -89,6 +90,19 @@ def answers(run: RunAnswers, metric: str, method: str, test: str = "T1") -> pd.D
     frame = run.of("mcq", [test], metric, method)
     assert frame is not None
     return frame
+
+
+def test_given_rules_on_other_methods_then_a_run_is_missing_them_and_not_refused(
+    written: Path,
+) -> None:
+    run = measured.load(written, ONE, ["ctx_q_generated"])
+    assert run.answers == {} and run.tests("mcq") == []
+    [rule] = policy.parse(
+        {"rules": [{"name": "r", "metric": "accuracy", "methods": ["full"], "allowed": 0.1}]},
+        "test",
+    ).rules
+    [evidence] = of_rule(rule, run, None, "no earlier run")
+    assert (evidence.verdict, evidence.n) == (MISSING, 0)
 
 
 def test_given_stored_predictions_then_a_run_has_their_metrics(written: Path) -> None:

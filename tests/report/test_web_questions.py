@@ -84,14 +84,19 @@ def test_an_estimate_that_cade_changes_is_another_number(tmp_path: Path) -> None
     answers = pd.concat(
         pd.DataFrame({"item_id": ids, "method": method, "pred": ["0", "2"], "value": values})
         for method, values in numbers.items()
-    ).assign(task="regression", test="T5", split="test", correct=False)
+    ).assign(task="regression", test="T5", split="test", correct=False, kept=True, confidence=0.9)
+    params = pd.DataFrame([{"task": "regression", "test": "T5", "tau": 0.8}])
     record = {"run_id": "r", "model": "m", "suite": "sdg", "benchmark_id": "b"}
     finished = {"finished_at": "2026-11-20T00:00:00"}
-    tables = {"items": items, "predictions": answers}
+    tables = {"items": items, "predictions": answers, "cade_params": params}
     store.publish(tmp_path / "r.duckdb", record | finished, tables)
     chosen = {"run": "r", "task": "regression", "test": "T5", "method": "cade", "cade": "changed"}
-    html = client_of(tmp_path / "r.duckdb").get("/questions", params=chosen).text
+    client = client_of(tmp_path / "r.duckdb")
+    html = client.get("/questions", params=chosen).text
     assert set(re.findall(r"/questions/r/regression/(\d+)", html)) == {"1"}
+    pages = [unescape(client.get(f"/questions/r/regression/{item}").text) for item in ids]
+    assert "CADE keeps that digit, with which the free answer doesn't begin." in pages[0]
+    assert "CADE keeps the answer." in pages[1]
 
 
 def test_one_question_leads_to_the_next_of_its_list(client: TestClient) -> None:

@@ -140,8 +140,8 @@ def _calibration_error(m: Measurement, a: _Answers, bin_of: Ints) -> stats.Estim
     draws = stats.replicates(sums, m.settings.bootstrap, m.settings.seed)
     apart = draws[:, :-1] / draws[:, -1:] - gaps.sum(axis=0) / n
     off = np.quantile(np.abs(apart).sum(axis=1), stats.LEVEL)
-    off = float(off * stats.widening(stats.effective(rows)))
-    return stats.Estimate(value, n, max(0.0, value - off), min(1.0, value + off), a.places)
+    half = float(off * stats.widening(stats.effective(rows)))
+    return stats.Estimate(value, n, max(0.0, value - half), min(1.0, value + half), a.places)
 
 
 def selective(m: Measurement) -> Iterator[StudyRow]:

@@ -107,6 +107,7 @@ def import_(
         (out / name).unlink(missing_ok=True)
     try:
         with database(out) as con:
+            # the records of a release, a gigabyte of text, are sorted beside what else is open
             con.execute("SET memory_limit = '1GB'")
             con.execute(_SQL["tables"])
             for name, path in each(progress, "reading records", paths.items()):

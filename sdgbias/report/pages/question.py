@@ -217,9 +217,11 @@ def _why(answer: Row, full: Row, threshold: float, changed: bool, terms: list[li
     sure = math.nan if answer["confidence"] is None else float(answer["confidence"])
     m, tau = number(sure, 3), number(threshold, 3)
     if answer["kept"]:
+        # the candidate: a number that was decoded freely may begin with another digit
+        what = "that digit, with which the free answer doesn't begin" if changed else "the answer"
         return (
             f"The Full view is sure of {full['pred']}: its confidence {m} reaches the gate"
-            f" τ = {tau}, so CADE keeps the answer."
+            f" τ = {tau}, so CADE keeps {what}."
         )
     opened = (
         f"The Full view prefers {full['pred']} with confidence {m}, below the gate τ = {tau}, so"
