@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -89,13 +90,21 @@ def accept(
 
     Later runs are compared with this run, and it is no longer announced.
     """
+    from sdgbias import store
     from sdgbias.nightly.regression import baseline as runs
+    from sdgbias.registry import entries
+    from sdgbias.types import QUARANTINED
 
-    many = runs.accept(results, run, reason, datetime.now(UTC).replace(tzinfo=None))
+    many, before = runs.accept(results, run, reason, datetime.now(UTC).replace(tzinfo=None))
     typer.echo(
         f"{run}: {many} breach{'es' if many > 1 else ''} accepted; the next runs are compared"
-        " with it"
+        f" with it{f'; this replaces the reason {before!r}' if before else ''}"
     )
+    model = str(store.run_of(results, run)["model"])
+    with suppress(RegistryError):  # the model of a results file from elsewhere has no entry here
+        spec = entries.load(entries.find_root(), model)
+        if spec.state == QUARANTINED:
+            typer.echo(f"{model} stays quarantined ({spec.reason}): sdgbias models enable {model}")
 
 
 @gate_app.command("announce", epilog="Example: sdgbias gate announce --dry-run")

@@ -64,12 +64,17 @@ def nightly(
 
 def _print_summary(done: NightSummary) -> None:
     """A line per model, the steps that weren't done, where to look."""
+    from sdgbias.nightly.attempt import SKIPPED
+
     if done.note:
         typer.echo(done.note)
         return
     typer.echo(f"night {done.night}: {done.status}, {done.seconds:.0f} s")
     heads = f"  {'model':24} {'suite':6} {'outcome':10} tries  seconds  reason"
-    typer.echo(heads if done.outcomes else "  no model is due: sdgbias models")
+    if all(o.outcome == SKIPPED for o in done.outcomes):
+        typer.echo("  no model is due: sdgbias models")
+    if done.outcomes:
+        typer.echo(heads)
     for o in done.outcomes:
         aside = f"quarantined until {o.quarantined_until}; " if o.quarantined_until else ""
         reason = (f"{o.kind}: {o.message}" if o.kind else o.message)[:160]

@@ -68,6 +68,8 @@ def publish(
     wanted = tuple(choice("FORMATS", name, FORMATS) for name in formats or FORMATS)
     if upload and (write is None or "dataset" not in wanted):
         raise UsageError("--upload sends a written dataset: give --write DIR, and dataset")
+    if upload:
+        door.check_repository(upload)
     update("reading the benchmark")
     # one connection for all that is planned, where there are results; a night may write meanwhile
     with store.held_open(results) if wanted != ("dataset",) else nullcontext():

@@ -49,7 +49,8 @@ OVER = f"the night's hours were over; {_NEXT}; more: --hours"
 @dataclass(frozen=True)
 class NightSummary:
     """Result of a night. status: 'done', 'failed' (no model could be scored), '' (the night was
-    already done). steps: step -> how it ended. unsaved: why the results file
+    already done). outcomes: of every model and suite, those that had no job tonight last. steps:
+    step -> how it ended. unsaved: why the results file
     could not be written, '' if it was. note: why nothing was run."""
 
     night: str
@@ -139,7 +140,8 @@ def run(
             if ended != finish.DONE:  # costs only this page: the record has the end of the night
                 tell(f"{finish.LAST_PAGE}: {ended}")
     seconds, page = time.monotonic() - began, str(options.report / "night.html")
-    return NightSummary(name, status, tuple(outcomes), results, seconds, page, unsaved)
+    left_out = [one for one in untried if one.outcome != FAILED]
+    return NightSummary(name, status, (*outcomes, *left_out), results, seconds, page, unsaved)
 
 
 @dataclass

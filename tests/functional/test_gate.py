@@ -146,5 +146,7 @@ def test_a_planted_loss_is_caught_told_and_explained(
         assert words in page
 
     accept = f"gate accept {drifter['run_id']} --reason 'wanted: new prompts'"
-    ok(f"{accept} --results {nights.results}", **home)
+    said = ok(f"{accept} --results {nights.results}", **home)
+    assert "drifter stays quarantined (gate: optimism in breach" in said, "as if it were back"
+    assert "sdgbias models enable drifter" in said
     assert "accepted: wanted: new prompts" in ok(f"gate {common}", **home)

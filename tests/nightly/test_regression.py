@@ -204,7 +204,9 @@ def test_given_a_breach_then_it_stays_one_until_it_is_mended_or_accepted(judged:
     rows = store.query(judged, "FROM verdicts WHERE night = ?", [SECOND])
     breaches = int((rows["verdict"] == BREACH).sum())
     today = datetime(2026, 11, 22)
-    assert baseline.accept(judged, TWO, "new tokenizer, looked at", today) == breaches
+    assert baseline.accept(judged, TWO, "looked at", today) == (breaches, "")
+    replaced = baseline.accept(judged, TWO, "new tokenizer, looked at", today)
+    assert replaced == (breaches, "looked at"), "the reason of before isn't lost in silence"
     assert baseline.last_good(judged, better) == (TWO, "")
     assert judge(judged, THIRD)[LOST].verdict == PASS
     second = judge(judged, SECOND)[LOST]

@@ -84,6 +84,14 @@ def test_given_no_good_model_or_benchmark_then_the_night_failed(tmp_path: Path) 
     assert entries.load(tmp_path, "m").state == "enabled"
 
 
+def test_given_a_model_that_is_put_aside_then_the_summary_names_it(tmp_path: Path) -> None:
+    s = settings(tmp_path)
+    entry(tmp_path, "away", state="quarantined", reason="hung", until="2026-11-30")
+    night = run(s)
+    assert [(one.model, one.outcome) for one in night.outcomes] == [("away", "skipped")]
+    assert (night.status, night.exit_code) == ("done", 0) and "hung" in night.outcomes[0].message
+
+
 @pytest.mark.parametrize(
     ("results", "code"),
     [

@@ -403,8 +403,6 @@ def test_upload_goes_to_a_private_dataset(
         with pytest.raises(InfrastructureError, match="check HF_TOKEN"):
             publish.upload(folder / "dataset", "demo/bench")
         assert hub.files == {}
-    with pytest.raises(UsageError, match="--upload not/a/name"):
-        publish.upload(folder / "dataset", "not/a/name")
 
 
 # ---------------------------------------------------------------------------- command
@@ -424,4 +422,7 @@ def test_the_command(results: Path, small_benchmark: Path, tmp_path: Path) -> No
     }
     assert made["upload"] is None
     assert "--write" in refused(2, "publish", *where, "--upload", "a/b")
+    unwritten = ["--write", str(tmp_path / "never"), "--upload", "not/a/name"]
+    assert "--upload not/a/name" in refused(2, "publish", *where, *unwritten)
+    assert not (tmp_path / "never").exists(), "written before the name was read"
     assert "'pdf'" in refused(2, "publish", "pdf", *where)

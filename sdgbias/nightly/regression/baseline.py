@@ -103,11 +103,11 @@ def named(results: Path, run_id: str, baseline: str) -> str:
     return baseline
 
 
-def accept(results: Path, run_id: str, reason: str, now: datetime) -> int:
+def accept(results: Path, run_id: str, reason: str, now: datetime) -> tuple[int, str]:
     """Mark a run's breaches as accepted, which makes it valid as a baseline again. Returns the
-    number of breaches. Raises StoreError (no such run), UsageError (no breach, or no
-    reason)."""
-    store.run_of(results, run_id)
+    number of breaches, and the reason of an earlier acceptance, which this one replaces, or ''.
+    Raises StoreError (no such run), UsageError (no breach, or no reason)."""
+    before = by_hand(results, run_id).accepted
     if not reason.strip() or "\n" in reason.strip():
         raise UsageError("--reason: state in one line why this breach is accepted")
     # each once, however many nights found it
@@ -118,4 +118,4 @@ def accept(results: Path, run_id: str, reason: str, now: datetime) -> int:
         raise UsageError(f"{run_id}: no verdict is {BREACH}; nothing to accept")
     row = {"run_id": run_id, "accepted_at": now, "reason": reason.strip()}
     store.upsert(results, {"accepted": pd.DataFrame([row])})
-    return many
+    return many, before

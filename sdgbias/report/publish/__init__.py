@@ -93,6 +93,17 @@ def plan(
     return Publication(files, licences, withheld)
 
 
+def check_repository(name: str) -> None:
+    """Raises UsageError for the name of a dataset repository that the hub would refuse."""
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    try:
+        validate_repo_id(name)
+    except HFValidationError as error:
+        raise UsageError(f"--upload {name}: {str(error).splitlines()[0]}") from None
+
+
 def write(
     files: Sequence[PublishedFile], out: Path, progress: Progress = silent
 ) -> list[tuple[str, int]]:
@@ -119,7 +130,7 @@ def upload(folder: Path, repo: str) -> str:
     (HF_TOKEN). Raises InfrastructureError."""
     import httpx
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
     api = HfApi()
     try:
@@ -130,8 +141,6 @@ def upload(folder: Path, repo: str) -> str:
             folder_path=folder,
             commit_message="Benchmark written by sdgbias publish",
         )
-    except HFValidationError as error:
-        raise UsageError(f"--upload {repo}: {str(error).splitlines()[0]}") from None
     except (HfHubHTTPError, OfflineModeIsEnabled, httpx.HTTPError, OSError) as error:
         raise InfrastructureError(
             f"--upload {repo}: {first_line(error)}; {folder}"
