@@ -29,6 +29,8 @@ _READS = {
     duckdb.StatementType.MULTI,
     duckdb.StatementType.EXPLAIN,
 }
+#: From here on a float may stand for another integer.
+_EXACT = 2**53
 _ONLY_READS = (
     "a query reads the results and no other file, and writes none: one SELECT (or EXPLAIN of one);"
     " an answer goes to a file with --csv > FILE"
@@ -46,7 +48,9 @@ def answer(con: duckdb.DuckDBPyConnection, results: Path, sql: str) -> pd.DataFr
             raise UsageError(f"the query is {listed}; {_ONLY_READS}")
         views.show(con, results, views.tables_in(sql), scan=_scan)
         con.execute(_LOCKED)
-        frame: pd.DataFrame = con.execute(sql).df()
+        rows = con.execute(sql)
+        types = [str(column[1]) for column in rows.description or ()]
+        frame = rows.df()
     except duckdb.PermissionException:
         raise UsageError(_ONLY_READS) from None
     except (duckdb.ProgrammingError, duckdb.DataError) as error:
@@ -57,6 +61,11 @@ def answer(con: duckdb.DuckDBPyConnection, results: Path, sql: str) -> pd.DataFr
         raise UsageError(
             f"the query failed: {fault}; tables and columns: sdgbias results tables"
         ) from None
+    for name, kind in zip(frame, types, strict=True):  # pandas has neither: floats, and midnights
+        if kind == "HUGEINT" and not frame[name].abs().max() >= _EXACT:
+            frame[name] = frame[name].astype("Int64")
+        elif kind == "DATE":
+            frame[name] = frame[name].dt.date
     return frame
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import os
 from contextlib import suppress
+from datetime import date
 from itertools import product
 from pathlib import Path
 
@@ -146,6 +147,7 @@ def test_a_typo_names_what_is_near(stored: Path, sql: str, words: str) -> None:
         ("WITH t AS (FROM runs) SELECT count(*) FROM t -- all", [[2]]),
         ("SELECT count(*) FROM predictions", [[0]]),
         ("FROM (VALUES (1), (2)) v(a) ORDER BY a;", [[1], [2]]),
+        ("SELECT count(*)::HUGEINT * 5, DATE '2026-11-21' FROM runs", [[10, date(2026, 11, 21)]]),
         (
             "PIVOT (SELECT model, run_id FROM runs) ON model USING count(*) ORDER BY run_id",
             [["a/b", 1], ["r", 1]],
@@ -153,7 +155,8 @@ def test_a_typo_names_what_is_near(stored: Path, sql: str, words: str) -> None:
     ],
 )
 def test_what_a_query_reads(stored: Path, sql: str, rows: list[list[object]]) -> None:
-    assert store.ask(stored / "r.duckdb", sql).to_numpy().tolist() == rows
+    answered = store.ask(stored / "r.duckdb", sql).to_numpy().tolist()
+    assert repr(answered) == repr(rows), "an integer is no float, a day no midnight"
 
 
 @pytest.mark.parametrize(
