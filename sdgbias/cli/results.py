@@ -51,6 +51,7 @@ def results(
     the tables, columns, metrics and methods that a query can name; `results MODEL` shows one model.
     """
     from sdgbias import store, suites
+    from sdgbias.report.leaderboard import COMPARED
 
     if what == "tables":
         from sdgbias.report import contents
@@ -73,6 +74,9 @@ def results(
         not_people = [run for run in public if not suites.named(suite_of[run]).attributes]
         metrics = query_table(results, "newest", public)
         groups = query_table(results, "groups", not_people) if not_people else None
+        compared = metrics["method"].isin(COMPARED) & metrics["value"].notna()
+        choices = metrics[compared & (metrics["metric"] == "accuracy")]
+        several = bool(choices.groupby("suite")["model"].nunique().max() > 1)
         if not not_people:
             metrics = metrics.drop(columns="suite")
         if csv:
@@ -80,7 +84,8 @@ def results(
         elif as_json:
             print_json({"metrics": metrics, "people": _people(results, model), "own": groups})
         else:
-            _print_headline(results, model, metrics[metrics["run_id"].isin(not_people)], groups)
+            own = metrics[metrics["run_id"].isin(not_people)]
+            _print_headline(results, model, own, groups, several)
 
 
 def _text(table: pd.DataFrame, csv: bool) -> str:
@@ -127,9 +132,14 @@ def _people(results: Path, model: str) -> pd.DataFrame | None:
 
 
 def _print_headline(
-    results: Path, model: str, own_metrics: pd.DataFrame, groups: pd.DataFrame | None
+    results: Path,
+    model: str,
+    own_metrics: pd.DataFrame,
+    groups: pd.DataFrame | None,
+    several: bool,
 ) -> None:
-    """The headline of every suite, of all models or of this one, and of own questions."""
+    """The headline of every suite, of all models or of this one, and of own questions. several:
+    there are models that `compare` takes."""
     from sdgbias.report import headlines
 
     sections = headlines.sections(results, model)
@@ -148,8 +158,7 @@ def _print_headline(
     if not sections and not len(own_metrics):
         typer.echo(f"{results}: no run is published yet. Next: sdgbias evaluate MODEL")
         return
-    models = [len(rows) - 1 for _, rows in sections]  # below its head
-    if max([*models, own_metrics["model"].nunique()]) > 1:
+    if several:
         typer.echo(
             "Overlapping intervals don't mean that two models are equal; sdgbias compare ONE OTHER"
             " runs the paired test."
@@ -176,7 +185,7 @@ def compare(
     from sdgbias import notebook
     from sdgbias.methods.stats import Estimate
     from sdgbias.vocabulary import METHODS
-    from sdgbias.wording import number, p_value, written
+    from sdgbias.wording import ALL_TESTS, number, p_value, written
 
     pairs = notebook.compare(one, other, results)
     if as_json:
@@ -193,9 +202,13 @@ def compare(
     typer.echo(f"Accuracy of {one} minus {other}, percentage points\n")
     print_table(rows)
     typer.echo()
-    for method, when in ((METHODS["full"], "With all evidence,"), (METHODS["cade"], "After CADE,")):
-        pooled = pairs[pairs["method"] == method].head(1).to_dict("records")
-        typer.echo("".join(f"{when} {_finding(one, other, row)}" for row in pooled))
+    when = {"full": "With all evidence", "cade": "After CADE"}
+    if METHODS["full"] not in set(pairs["method"]):  # one of them gives text alone
+        when = {"full_generated": "With all evidence, in words"}
+    for method, evidence in when.items():
+        for row in pairs[pairs["method"] == METHODS[method]].head(1).to_dict("records"):
+            at = "" if row["test"] == ALL_TESTS else f", at {row['test']}"
+            typer.echo(f"{evidence}{at}, {_finding(one, other, row)}")
 
 
 def _finding(one: str, other: str, row: Mapping[Any, Any]) -> str:

@@ -1,8 +1,7 @@
 -- Tables that commands print: `sdgbias results`, `demo`, `evaluate` and `models show`. $runs: run ids.
 
 -- name: newest
-SELECT suite, model, run_id, task, test, method, metric, round(value, 4) AS value, n,
-       round(low, 4) AS ci_low, round(high, 4) AS ci_high, missing_reason
+SELECT suite, model, run_id, task, test, method, metric, value, n, low AS ci_low, high AS ci_high, missing_reason
 FROM numbers JOIN runs USING (run_id)
 WHERE study IN ('headline', 'methods') AND attribute = '' AND indicator = 'all' AND list_contains($runs, run_id)
       AND method IN ('q_only', 'ctx_q', 'img_q', 'full', 'full_generated', 'cade')
@@ -10,7 +9,7 @@ WHERE study IN ('headline', 'methods') AND attribute = '' AND indicator = 'all' 
 ORDER BY suite, model, task, metric, test, method
 
 -- name: accuracy
-SELECT model, method, round(value, 3) AS accuracy, round(ci_low, 3) AS low, round(ci_high, 3) AS high, n
+SELECT model, method, value AS accuracy, ci_low AS low, ci_high AS high, n
 FROM metrics
 WHERE task = 'mcq' AND test = 'all' AND pillar = 'all' AND indicator = 'all' AND metric = 'accuracy'
       AND method IN ('q_only', 'ctx_q', 'img_q', 'full', 'cade') AND list_contains($runs, run_id)
@@ -19,8 +18,7 @@ ORDER BY model, list_position(['q_only', 'ctx_q', 'img_q', 'full', 'cade'], meth
 -- name: people
 SELECT model,
        (SELECT any_value(dataset) FROM people p WHERE p.benchmark_id = r.benchmark_id) AS people,
-       test, pillar_of(attribute, "group", other) AS groups, round(value, 3) AS disparity, round(low, 3) AS low,
-       round(high, 3) AS high, n, coalesce(missing_reason, '') AS note
+       test, pillar_of(attribute, "group", other) AS groups, value AS disparity, low, high, n, coalesce(missing_reason, '') AS note
 FROM numbers JOIN runs r USING (run_id)
 WHERE study = 'headline' AND method = 'full' AND metric = 'disparity' AND (x = 52 OR test IN ('gender', 'age'))
       AND "group" <> 'max' AND list_contains($runs, run_id)
@@ -28,16 +26,14 @@ ORDER BY model, people, r.benchmark_id, test, groups
 
 -- name: groups
 -- Disparities of custom questions.
-SELECT suite, model, attribute AS groups, method, round(value, 3) AS disparity, round(low, 3) AS low,
-       round(high, 3) AS high, n
+SELECT suite, model, attribute AS groups, method, value AS disparity, low, high, n
 FROM numbers JOIN runs USING (run_id)
 WHERE study = 'headline' AND test = 'all' AND metric = 'disparity' AND list_contains($runs, run_id)
 ORDER BY suite, model, groups, method
 
 -- name: evaluated
 -- What a run says first: accuracy and mean absolute error, recall of people, over all tests.
-SELECT model, task, test, method, metric, round(value, 3) AS value, round(ci_low, 3) AS low,
-       round(ci_high, 3) AS high, n
+SELECT model, task, test, method, metric, value, ci_low AS low, ci_high AS high, n
 FROM metrics
 WHERE list_contains($runs, run_id) AND pillar = 'all'
       AND ((test = 'all' AND indicator = 'all' AND metric IN ('accuracy', 'mae'))

@@ -21,7 +21,7 @@ import pytest
 from sdgbias import __version__, notebook, store
 from sdgbias.cli import project
 from sdgbias.cli.application import MOVED, PANELS, command_tree
-from sdgbias.cli.options import print_json
+from sdgbias.cli.options import print_json, query_table
 from sdgbias.cli.results import compare
 from sdgbias.files import packaged_yaml
 from sdgbias.nightly.night_options import NightOptions
@@ -103,6 +103,14 @@ def test_results_as_json_are_the_rows_of_the_table(results: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("name", ["newest", "evaluated", "accuracy"])
+def test_what_commands_print_is_rounded_once(results: Path, name: str) -> None:
+    """46.25 % rounded to 0.463 first was 46.3 % in one command and 46.2 % on the page."""
+    table = query_table(results, name, store.run_ids(results))
+    values = table["accuracy" if name == "accuracy" else "value"]
+    assert len(values) and set(values) <= set(store.query(results, "FROM metrics")["value"])
+
+
 def test_results_of_one_model_name_no_other(results: Path) -> None:
     shown = printed(f"results fake-optimist --results {results}")
     assert {row["model"] for row in shown["metrics"]} == {"fake-optimist"}
@@ -160,6 +168,17 @@ def test_a_difference_is_stated_where_its_interval_and_its_p_agree(
     text = capsys.readouterr().out.replace("\u00a0", " ")
     assert ("a is more accurate than b by 31.1 points" in text) == states
     assert ("no difference can be stated" in text and "n = 225), p = 0.094; so" in text) != states
+
+
+def test_models_that_give_text_alone_are_compared_in_a_sentence_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = {"method": "Full, generated", "value": 0.2, "n": 79, "p": 0.001, "mde": 0.1}
+    tests = pd.DataFrame({"test": ["T1", "T2"], "ci_low": 0.1, "ci_high": 0.3, "clusters": 40})
+    monkeypatch.setattr(notebook, "compare", lambda *_: tests.assign(**row))
+    compare("a", "b")
+    *_, last = capsys.readouterr().out.splitlines()
+    assert last.startswith("With all evidence, in words, at T1, a is more accurate than b by 20.0")
 
 
 def test_two_models_are_compared_in_a_table_and_in_words(results: Path) -> None:

@@ -295,6 +295,9 @@ def test_without_pictures_there_is_no_cade_and_every_step_says_so(tmp_path: Path
     ok(f"analyse --results {results} --draws 100 --bootstrap 100")
     why = store.query(results, "SELECT note FROM numbers WHERE method = 'vdd'")["note"]
     assert why.tolist() == ["needs scores of the Full view, which no question has"]
+    add_model(tmp_path, "other", options={"optimism": 2.0})
+    ok(f"evaluate other --benchmark {tmp_path / 'b'} --results {results}", registry=tmp_path)
+    assert "sdgbias compare" not in ok(f"results --results {results}"), "which takes neither"
 
 
 def test_every_fault_is_listed_and_nothing_is_built(tmp_path: Path) -> None:
