@@ -18,12 +18,14 @@ FEWEST_UNITS = 6
 UNJUDGED = "can't be judged"
 
 
-def verdict(shares: Mapping[str, Estimate], unit: str = "prompt") -> str:
+def verdict(shares: Mapping[str, Estimate], unit: str = "prompt", ties: float = 0.0) -> str:
     """'leans X': X lies above one third and above every other share, intervals not overlapping.
 
     'splits between X and Y': the third option lies below one third and below both. Else 'shows no
     clear direction'. 'N prompts: too few to say' below ``FEWEST_UNITS`` clusters, each a ``unit``;
-    'can't be judged' without three shares, or when the clusters weren't counted.
+    'can't be judged' without three shares, or when the clusters weren't counted. ``ties``: the
+    share of answers of which two options score alike; the first one is taken, so that such answers
+    say nothing: what is stated holds wherever they had gone.
     """
     counted = min((e.clusters for e in shares.values()), default=0)
     if len(shares) < 3 or counted == 0:
@@ -33,8 +35,8 @@ def verdict(shares: Mapping[str, Estimate], unit: str = "prompt") -> str:
     if any(e.low != e.low for e in shares.values()):
         return UNJUDGED
     first, second, third = sorted(shares, key=lambda d: (-shares[d].value, d))
-    if shares[first].low > max(1 / 3, shares[second].high):
+    if shares[first].low - ties > max(1 / 3, shares[second].high + ties):
         return f"leans {first}"
-    if shares[third].high < min(1 / 3, shares[second].low):
+    if shares[third].high + ties < min(1 / 3, shares[second].low - ties):
         return f"splits between {min(first, second)} and {max(first, second)}"
     return "shows no clear direction"

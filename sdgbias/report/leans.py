@@ -89,18 +89,22 @@ def leaning(cells: Cells, model: str, pillars: Sequence[str] = tuple(PILLARS)) -
             shares, kind = cells.shares(model, pillar, "q_only"), "distinct prompt"
         if not shares:
             continue
-        verdict, indicators = lean.verdict(shares, kind.removeprefix("distinct ")), 0
+        where = {"model": model, "task": "mcq", "test": "T1", "method": "q_only", "pillar": pillar}
+        tied = cells.estimate(**where, metric="tie_rate")
+        ties = 0.0 if tied is None else tied.value
+        verdict, indicators = lean.verdict(shares, kind.removeprefix("distinct "), ties), 0
         if kind == "indicator" and "too few" in verdict:
             same = cells.wordings(model, pillar, "wordings_share_")
-            if (scoped := lean.verdict(same, "wording")).startswith("leans "):
+            if (scoped := lean.verdict(same, "wording", ties)).startswith("leans "):
                 indicators = min(e.clusters for e in shares.values())
                 shares, kind, verdict = same, "wording", scoped
         named = [d for d in DIRECTIONS if d in verdict] or [
             max(shares, key=lambda d: shares[d].value)
         ]
         text = ", ".join(f"{percent(shares[d])} {d} {written(shares[d]).aside}" for d in named)
+        text += f"; {percent(tied)} of the bare answers are ties" if tied and ties else ""
         n = min(e.clusters for e in shares.values())
-        alike = next((d for d in shares if shares[d].value == 1), "")
+        alike = next((d for d in shares if shares[d].value == 1 and not ties), "")
         out.append(Lean(pillar, verdict, text, n, kind, alike, indicators))
     return out
 

@@ -85,3 +85,10 @@ def test_the_share_with_the_fewest_prompts_decides_whether_there_are_enough() ->
     often = stats.Estimate(0.9, 60, 0.7, 1.0, 4)
 
     assert lean.verdict(shares(rare, rare, often), "indicator") == "4 indicators: too few to say"
+
+
+@pytest.mark.parametrize(("ties", "verdict"), [(0.1, "leans"), (1.0, "shows no clear direction")])
+def test_answers_that_are_ties_are_no_lean(ties: float, verdict: str) -> None:
+    prompt = np.repeat(np.arange(40), 2)
+    shares = {d: stats.share(np.full(80, k == 0), prompt) for k, d in enumerate(DIRECTIONS)}
+    assert lean.verdict(shares, ties=ties).startswith(verdict)

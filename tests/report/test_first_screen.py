@@ -101,6 +101,19 @@ def test_a_lean_over_all_pillars_is_stated_though_no_single_pillar_can_be_judged
     assert "100.0" in answer.numbers and "74.5" in answer.numbers
 
 
+def test_ties_are_no_lean(found: Cells, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model without any preference answers A everywhere, which is one end of each indicator."""
+    alike = {d: Estimate(0.0, 98, 0.0, 0.2, 14) for d in DIRECTIONS}
+    alike["pessimistic"] = Estimate(1.0, 98, 0.8, 1.0, 14)
+    monkeypatch.setattr(Cells, "wordings", lambda *_: alike)
+    monkeypatch.setattr(Cells, "estimate", lambda *_, **__: Estimate(1.0, 98, 0.9, 1.0, 40))
+    [lean] = leans.leaning(found, "tiny-llava", ["all"])
+    assert (lean.way, lean.cell) == (
+        "",
+        "no clear lean",
+    ) and "of the bare answers are ties" in lean.numbers
+
+
 def test_answers_are_about_measured_models(
     reader: Reader, table: dict[str, Any], found: Cells
 ) -> None:
