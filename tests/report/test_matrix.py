@@ -64,7 +64,7 @@ def test_planted_models_stand_last_and_cells_say_what_they_rest_on(table: dict[s
     for model, title, name, words in (
         ("unfair", "Accuracy", "why", "not scored"),
         ("tiny-llava", "Recall", "why", "not scored"),
-        ("unfair", "Light − dark", "why", "too few people (n 0)"),
+        ("unfair", "Light − dark", "why", "too few answers (n 0)"),
         ("tiny-llava", "Optimistic", "prompts", "3 prompts"),
         ("tiny-llava", "Accuracy", "prompts", ""),
         ("unfair", "Male − female", "mark", ""),

@@ -135,6 +135,10 @@ def test_pages_are_the_same_bytes_every_time(fake: Path, folder: Path, tmp_path:
         assert (tmp_path / path.name).read_bytes() == path.read_bytes()
 
 
+def test_an_answer_without_a_number_is_said_to_count_as_it_does(folder: Path) -> None:
+    assert "an answer without a number counts as 0.0" in read(folder, MODEL_PAGES[0])
+
+
 def test_pages_say_what_is_missing_and_why(folder: Path) -> None:
     text = read(folder, "methods.html")
     assert "fake-optimist (planted): not analysed: sdgbias analyse" in text

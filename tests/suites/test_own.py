@@ -71,3 +71,9 @@ def test_image_free_answers_count_prompts_and_say_where_these_are_too_few() -> N
         assert np.isfinite([full["low"], full["high"]]).all() == (metric != "disparity")
         assert alone["value"] == full["value"] and alone["clusters"] == 1
         assert np.isnan(alone["low"]) and alone["note"] == "1 cluster: too few for an interval"
+
+    wrong = own.metric_rows(
+        items, answers.assign(correct=False), StoredScores(cells, scores, pd.DataFrame())
+    )
+    apart = wrong[wrong["metric"] == "disparity"]
+    assert apart["value"].isna().all() and set(apart["missing_reason"]) == {"no answer right"}
