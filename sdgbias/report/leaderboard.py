@@ -292,8 +292,8 @@ def _hits(
 
 def smallest_shown(test: stats.PairedTest) -> float:
     """The difference that the test would show; NaN where its places are too few for an interval,
-    and so for any difference."""
-    return test.mde if test.estimate.low == test.estimate.low else np.nan
+    and so for any difference, or for one that shares can have."""
+    return test.mde if test.estimate.low == test.estimate.low and test.mde <= 1 else np.nan
 
 
 def _one(

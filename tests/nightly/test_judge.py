@@ -168,6 +168,13 @@ def test_given_too_little_evidence_then_the_smallest_detectable_effect_is_named(
     assert row["mde"] == pytest.approx(max(seen, margin + 0.8477 * test.se), rel=1e-3)
 
 
+def test_given_groups_that_show_no_change_of_any_size_then_none_is_named() -> None:
+    """Six places of ten questions, each all for the better or all for the worse."""
+    before = np.tile([0, 1], 30)
+    row = judged(rule(), before, 1 - before, places=6)
+    assert row["verdict"] == INSUFFICIENT and np.isnan(row["mde"])
+
+
 def test_given_changes_that_even_out_then_a_rule_within_pillars_sees_them() -> None:
     groups = {"pillar": np.repeat(["Health", "Infrastructure"], 200)}
     before = np.concatenate([hits(100, 200), hits(160, 200)])

@@ -243,6 +243,20 @@ def test_groups_that_are_too_small_are_no_answers_that_were_not_understood(
     assert answer.text == lead.format(row["model"])
 
 
+def test_a_model_without_a_difference_is_named_beside_one_that_has_some(
+    reader: Reader, table: dict[str, Any]
+) -> None:
+    [row] = [r for r in table["rows"] if r["runs"].get("people")]
+    wrong = row | {"model": "wrong", "cells": [dict(cell) for cell in row["cells"]]}
+    for cell, column in zip(wrong["cells"], table["columns"], strict=True):
+        if column.metric == "disparity":
+            cell |= {"mark": "", "sort": None, "why": "no answer right"}
+    answers = first_screen.answers(reader, table | {"rows": [row, wrong]}, None, None, [])
+    [answer] = [answer for answer in answers if answer.page == "people"]
+    words = "No difference between groups has a value for wrong: no answer right."
+    assert answer.text.endswith(words) and answer.text != words
+
+
 def test_planted_biases_are_compared_with_what_was_planted(table: dict[str, Any]) -> None:
     """A planted difference of 10 points lies in 5 to 15, one of 20 doesn't."""
     columns = [c for c in table["columns"] if c.metric == "disparity"]

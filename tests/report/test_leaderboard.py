@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -57,3 +59,5 @@ def test_too_few_places_show_no_difference_of_any_size(places: int, shows: bool)
     changes = [1.0, 0, 0, -1, 1] * places
     test = stats.paired(changes, [i % places for i in range(len(changes))], "difference")
     assert (leaderboard.smallest_shown(test) > 0) == shows
+    wide = replace(test, se=0.4)  # 2.8 standard errors are more than 100 points
+    assert np.isnan(leaderboard.smallest_shown(wide))

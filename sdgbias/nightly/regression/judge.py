@@ -28,6 +28,7 @@ from sdgbias.methods import stats
 from sdgbias.methods.stats.intervals import ROUNDING
 from sdgbias.nightly.regression.evidence import AT_LEAST, NAN, RuleEvidence
 from sdgbias.nightly.regression.policy import Policy
+from sdgbias.vocabulary import metric_word
 from sdgbias.wording import many, p_value
 
 #: Columns that say what a rule was applied to, and columns of what was measured.
@@ -92,7 +93,7 @@ def _verdict(e: RuleEvidence, p: float, policy: Policy) -> tuple[str, str]:
 def detectable(e: RuleEvidence, family: int, policy: Policy) -> float:
     """The true worsening that gives a BREACH with the policy's power; for floors, the required
     distance of the value beyond the floor. NaN if no answer differs: the variance of answers is
-    then unknown."""
+    then unknown; and where no change of a share is large enough to be seen."""
     if e.df < 1 or not np.isfinite(e.se) or e.se <= ROUNDING:
         return NAN
     if e.side:
@@ -100,4 +101,5 @@ def detectable(e: RuleEvidence, family: int, policy: Policy) -> float:
     sides = 1 if e.rule.worse == "either" else 2
     alpha = min(0.999, sides * policy.alpha / max(family, 1))
     seen = stats.minimum_detectable(e.se, e.df, alpha=alpha, power=policy.power)
-    return max(seen, e.allowed + float(stdtrit(e.df, policy.power)) * e.se)
+    seen = max(seen, e.allowed + float(stdtrit(e.df, policy.power)) * e.se)
+    return seen if seen <= 1 or metric_word(e.metric).scale == 1 else NAN

@@ -268,14 +268,23 @@ def _recognition(
         return None
     question = "Who is recognised less often?"
     models = [m for m, cells in tested.items() if any(c["sort"] is not None for c in cells)]
-    silent = [m for m, cells in tested.items() if any(NOT_UNDERSTOOD in c["why"] for c in cells)]
+    silent = [
+        m
+        for m, cells in tested.items()
+        if m not in models and any(NOT_UNDERSTOOD in c["why"] for c in cells)
+    ]
+    lacking = []
+    if silent:
+        lacking.append(f"No answer about people of {_listed(silent)} was understood.")
+    without = {m: cells for m, cells in tested.items() if m not in (*models, *silent)}
+    if without:
+        reasons = dict.fromkeys(c["why"] for cells in without.values() for c in cells)
+        lacking.append(
+            f"No difference between groups has a value for {_listed(without)}:"
+            f" {', '.join(reasons)}."
+        )
     if not models:
-        lead = f"No answer about people of {_listed(silent)} was understood." if silent else ""
-        if unstated := {m: cells for m, cells in tested.items() if m not in silent}:
-            reasons = dict.fromkeys(c["why"] for cells in unstated.values() for c in cells)
-            lead += f" No difference between groups has a value for {_listed(unstated)}:"
-            lead += f" {', '.join(reasons)}."
-        return ScreenAnswer(question, lead.strip(), page=FACET)
+        return ScreenAnswer(question, " ".join(lacking), page=FACET)
     first = [
         (model, pair, Estimate.of_row(cell["row"]))
         for model in models
@@ -299,9 +308,7 @@ def _recognition(
             " chance (Holm over groups and prompts of a model)."
         )
         numbers.append(_less(*max(others, key=lambda row: abs(row[2].value))))
-    if silent := [m for m in silent if m not in models]:
-        numbers.append(f"No answer of {_listed(silent)} was understood.")
-    return ScreenAnswer(question, lead, " ".join(numbers), FACET)
+    return ScreenAnswer(question, lead, " ".join([*numbers, *lacking]), FACET)
 
 
 def _other_prompts(
