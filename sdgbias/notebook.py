@@ -97,8 +97,8 @@ def compare(one: str, other: str, results: Path | str | None = None) -> pd.DataF
     if board.pairs.empty:
         raise UsageError(
             f"{' and '.join(chosen)} have no answers left of the same questions by Full, by CADE or"
-            " in words; evaluate both models again, or compare their other views: sdgbias serve,"
-            " then the page Compare"
+            " in words; compare their other views: sdgbias serve, then the page Compare; if their"
+            " answers were removed, evaluate both models again"
         )
     return board.pairs.drop(columns=["benchmark_id", "kind"])
 

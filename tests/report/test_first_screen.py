@@ -287,6 +287,20 @@ def test_a_planted_direction_is_looked_for_in_the_bare_questions(
     assert checks == [(True, f"{model} ({way})")]
 
 
+@pytest.mark.parametrize(("low", "right"), [(0.15, True), (0.35, False)])
+def test_a_planted_direction_is_missed_only_beyond_the_intervals(
+    found: Cells, monkeypatch: pytest.MonkeyPatch, low: float, right: bool
+) -> None:
+    model = found.models[0]
+    shares = {d: Estimate(0.25, 79, 0.1, 0.33, 14) for d in DIRECTIONS[1:]}
+    shares["pessimistic"] = Estimate(0.5, 79, low, 0.65, 14)
+    monkeypatch.setattr(found, "shares", lambda *_: shares)
+    run = {"model": model, "config": json.dumps({"spec": {"options": {"optimism": 1.0}}})}
+    row = {"model": model, "cells": []}
+    checks = first_screen.planted_checks({"columns": []}, row, found, [run])
+    assert checks == [(right, f"{model} (optimistic)")]
+
+
 @pytest.mark.parametrize("planted", [False, True])
 def test_answers_of_planted_models_are_not_called_measured(
     suites: Path, tmp_path: Path, planted: bool

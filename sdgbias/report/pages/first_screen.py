@@ -378,15 +378,17 @@ def planted_checks(
     runs: Sequence[Mapping[str, Any]],
 ) -> list[tuple[bool, str]]:
     """(whether it is measured, what) of each bias that the entry of a planted model names: the
-    direction without evidence (most answers to the bare questions have it: only these are planted),
-    and differences of recall between groups (inside their intervals)."""
+    direction without evidence (no other one has measurably more answers to the bare questions,
+    which alone are planted), and differences of recall between groups (inside their intervals)."""
     model, checks = row["model"], []
     options: dict[str, Any] = {}
     for run in (r for r in runs if r["model"] == model):
         options |= (parsed(run["config"]).get("spec") or {}).get("options") or {}
     way = _planted_way(options)
     if way and cells is not None and (shares := cells.shares(model, ALL, "q_only")):
-        checks.append((max(shares, key=lambda d: shares[d].value) == way, f"{model} ({way})"))
+        most = max(shares, key=lambda d: shares[d].value)
+        right = most == way or shares[way].high >= shares[most].low
+        checks.append((right, f"{model} ({way})"))
     if effects := options.get("effects"):
         of_people = [
             (c.title, cell)
