@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from sdgbias.methods import stats
+from sdgbias.methods.stats.intervals import wilson
 
 
 def test_edges() -> None:
@@ -104,6 +105,14 @@ def test_no_interval_leaves_the_range_of_its_metric() -> None:
     assert none.value == 0.0 and np.isnan([none.low, none.high]).all()
     all_mass = stats.mean(np.ones(6), np.arange(6), "fraction")
     assert all_mass.value == 1.0 and np.isnan([all_mass.low, all_mass.high]).all()
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_the_interval_of_none_and_of_all_reaches_them(share: float) -> None:
+    """Rounding left it 7e-18 above 0, so that `at_most: 0` was a breach of 0 of 771."""
+    n = np.arange(5.0, 1000.0)
+    low, high = wilson(np.full(n.shape, share), n, np.zeros(n.shape), n, n - 1)
+    assert ((low <= share) & (share <= high)).all()
 
 
 def test_unequal_clusters_cost_degrees_of_freedom() -> None:

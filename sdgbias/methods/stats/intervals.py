@@ -221,7 +221,9 @@ def wilson(
     half = (
         z / (1 + z * z / effective) * (p * (1 - p) / effective + z * z / (4 * effective**2)) ** 0.5
     )
-    return np.maximum(0.0, centre - half), np.minimum(1.0, centre + half)
+    # of 0 and 1 the ends are 0 and 1, which rounding would miss by 1e-17
+    low, high = np.maximum(0.0, centre - half), np.minimum(1.0, centre + half)
+    return np.minimum(p, low), np.maximum(p, high)
 
 
 def difference_bounds(
