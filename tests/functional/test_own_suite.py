@@ -186,7 +186,9 @@ def test_report_results_and_wandb_tell_the_levels_apart(fotos: Path) -> None:
     ):
         assert words in page, words
     apart = re.findall(r"gender: best minus worst</td><td>([^<]*)", page)
-    assert apart and all("points" in cell and "%" not in cell for cell in apart), apart
+    alone, *others = apart  # the planted model never answers the bare question rightly
+    assert alone.startswith("no answer right") and others
+    assert all("points" in cell and "%" not in cell for cell in others), apart
     printed = ok(f"results --results {results}")
     assert "best group minus the worst" in printed and "Sprach region" in printed
     text = dict(team_report.sections(results))["Own questions: Fotos & <Regionen>"]
