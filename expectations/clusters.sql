@@ -35,9 +35,10 @@ CREATE TEMP TABLE crosswalk AS
 left(cluster_id, 2) = cname AND left(cluster_id, 10) = survey
   AND abs(TRY_CAST(cluster_id[4:7] AS INT) - year) <= 1;
 
--- country-known (quarantine, needs own build): cname, iso3 and official_split must be those of one
--- of the 56 countries
-(cname, iso3, official_split) IN (SELECT cname, iso3, official_split FROM listed);
+-- country-known (quarantine, needs own build): cname, iso3, official_split and the country's name
+-- must be those of one of the 56 countries
+(cname, iso3, official_split) IN (SELECT cname, iso3, official_split FROM listed)
+  AND (cname, country) IN (SELECT cname, name FROM countries);
 
 -- crosswalk-right (gate): the packaged country crosswalk must give each country its ISO-3 and M49
 -- code, once

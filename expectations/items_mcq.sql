@@ -37,13 +37,13 @@ CREATE TEMP TABLE gaps AS
   WHERE answer <> ''
   GROUP BY pillar;
 
--- indicator-uniform (gate, needs own build): an indicator has one pillar, one unit, one question
--- and one set of options
+-- indicator-uniform (gate, needs own build): an indicator has one title, one SDG code, one pillar,
+-- one unit, one question and one set of options
 indicator NOT IN (
   SELECT indicator FROM rows GROUP BY indicator
   HAVING greatest(count(DISTINCT pillar), count(DISTINCT polarity), count(DISTINCT unit),
     count(DISTINCT question), count(DISTINCT option_a), count(DISTINCT option_b),
-    count(DISTINCT option_c)) > 1
+    count(DISTINCT option_c), count(DISTINCT indicator_title), count(DISTINCT sdg)) > 1
 );
 
 -- split-by-place (gate, needs split place): no country may be on both sides of split when the split
@@ -104,8 +104,10 @@ NOT EXISTS (
 NOT EXISTS (FROM units u WHERE u.unit = r.unit AND r.value NOT BETWEEN u.span.low AND u.span.high);
 
 -- value-from-series (gate, needs series, own build): value, year and source must stand in
--- series.parquet for the item's country
-value IS NULL OR (iso3, value_year, value, source) IN (SELECT iso3, year, value, source
+-- series.parquet for the item's country and level
+value IS NULL OR (iso3, value_year, value, source, CASE WHEN level <> 'urban-rural' THEN level
+    WHEN urban = 'U' THEN 'urban' ELSE 'rural' END) IN (SELECT iso3, year, value, source,
+    CASE WHEN region <> '' THEN 'subnational' WHEN stratum = 'all' THEN 'national' ELSE stratum END
   FROM series);
 
 -- value-year-whole (quarantine): value_year must be a whole number

@@ -3,11 +3,12 @@
 
 CREATE MACRO task() AS ('regression');
 
--- indicator-uniform (gate): an indicator has one pillar, one unit, one question and one target
+-- indicator-uniform (gate): an indicator has one title, one SDG code, one pillar, one unit, one
+-- question and one target
 indicator NOT IN (
   SELECT indicator FROM rows GROUP BY indicator
   HAVING greatest(count(DISTINCT pillar), count(DISTINCT target), count(DISTINCT unit),
-    count(DISTINCT question)) > 1
+    count(DISTINCT question), count(DISTINCT indicator_title), count(DISTINCT sdg)) > 1
 );
 
 -- split-by-place (gate, needs split place): no country may be on both sides of split when the split

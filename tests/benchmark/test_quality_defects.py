@@ -455,6 +455,17 @@ def test_each_rule_about_several_rows_finds_its_defect(
             assert_quarantined(table, verdict)
 
 
+@pytest.mark.parametrize("column", ["level", "country", "indicator_title", "sdg"])
+def test_a_rule_sees_every_column_that_it_is_about(
+    good: Tables, tmp_path: Path, column: str
+) -> None:
+    rules = {"level": "value-from-series", "country": "country-known"}
+    rule = rules.get(column, "indicator-uniform")
+    table, tables = "clusters" if column == "country" else "items_mcq", copied(good)
+    Put(table, column, "other")(tables)
+    assert check(table, tables, tmp_path, only(tmp_path, rule), both=False).counts[rule] >= 1
+
+
 #: The rules that compare rows with rows that can stand in another block.
 ACROSS = {
     "items_mcq": (
