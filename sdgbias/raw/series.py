@@ -11,7 +11,6 @@ than expected is rejected: otherwise it would silently lose every row.
 from __future__ import annotations
 
 import unicodedata
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -22,7 +21,7 @@ import pandas as pd
 from sdgbias.errors import InputError
 from sdgbias.files import packaged_yaml
 from sdgbias.raw.clusters import countries
-from sdgbias.raw.text_tables import numbers, read_text, refuse, separator, years
+from sdgbias.raw.text_tables import numbers, read_text, refuse, years
 
 COLUMNS = ("series", "iso3", "region", "stratum", "year", "value", "source")
 REGIONS_FILE = "gdl_regions.csv"
@@ -164,7 +163,7 @@ def _tidy(path: Path, raw: pd.DataFrame, series: str, source: str) -> pd.DataFra
     spans = frame["year"].mask(frame["year"].str.fullmatch(r"\d{4}(\.0)?"), "")
     frame["year"], frame["value"] = year.astype("int64"), value
     frame["series"] = series
-    frame["source"] = [f"{source} ({span})" if span else source for span in spans]
+    frame["source"] = (source + " (" + spans + ")").where(spans != "", source)
     frame = frame[value.notna() & (value != -9.0)]
     return frame[list(COLUMNS)]
 
@@ -302,12 +301,9 @@ def _csvs(folder: Path) -> list[Path]:
 
 
 def _header(path: Path) -> list[str]:
-    try:
-        mark, above = separator(path)
-        head = pd.read_csv(path, sep=mark, skiprows=above, nrows=0, encoding="utf-8-sig")
-        return list(head.columns.str.strip())
-    except (ValueError, OSError, EOFError, zlib.error):
-        return []
+    """The names of the columns in small letters: of a file that can't be read or has the wrong
+    names, a whole series would be lost. Raises InputError."""
+    return list(read_text(path, rows=0).columns.str.lower())
 
 
 def _alignment(frame: pd.DataFrame) -> pd.DataFrame:

@@ -24,13 +24,15 @@ def read_text(
     again: str = "download it again",
     optional: Sequence[str] = (),
     whole_lines: bool = False,
+    rows: int | None = None,
 ) -> pd.DataFrame:
     """The named columns, and the optional ones that are there (no ``columns``: every column), as
     stripped text, '' missing (pandas' default would take Namibia's 'NA' for missing).
 
     UTF-8, else Windows-1252, and commas, else semicolons or tabs, whichever tool saved the file
     last (Excel's first line `sep=;` is no row); numbers keep their decimal commas
-    (`decimal_points`). ``whole_lines``: a line of more cells than the header has is a fault, too.
+    (`decimal_points`). ``whole_lines``: a line of more cells than the header has is a fault, too;
+    ``rows``: so many are read, not all.
     Raises InputError for a file that is no CSV, is cut off in its last line, lacks one of
     ``columns`` or has it twice; ``again``: what to do about it.
     """
@@ -40,7 +42,7 @@ def read_text(
         with warnings.catch_warnings():
             warnings.simplefilter("error" if whole_lines else "ignore", pd.errors.ParserWarning)
             mark, above = separator(path)
-            form: dict[str, Any] = {"sep": mark, "skiprows": above}
+            form: dict[str, Any] = {"sep": mark, "skiprows": above, "nrows": rows}
             form |= {"dtype": str, "keep_default_na": False}
             if _is_cut_off(path, mark, above):
                 raise ValueError("its last line is cut off")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from sdgbias.errors import InputError
 from sdgbias.raw.series import COLUMNS, iso3_of_name, read_gdl_regions, read_series
 
 REPO = Path(__file__).resolve().parents[2]
@@ -180,6 +181,34 @@ def test_tidy_files_in_the_folder_and_in_tidy_and_a_dump_wins(tmp_path: Path) ->
         ["sh_acs_unhc", "KEN", "", 2015, 56.0, "mine"],
         ["shdi", "NAM", "namr101", 2015, 0.6, "mine"],
     ]
+
+
+LINE = "series,iso3,region,stratum,year,value,source\nhaq,KEN,,all,2015,49,mine\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "says"),
+    [
+        ("mine.csv", LINE.encode("utf-16"), "zero bytes"),
+        ("mine.csv.gz", gzip.compress(LINE.encode())[:-9], "ended before"),
+        ("mine.csv", LINE.replace("series,", "Series,").encode(), "missing column.*series"),
+    ],
+)
+def test_a_table_of_ones_own_that_can_not_be_read_is_not_passed_over(
+    tmp_path: Path, name: str, data: bytes, says: str
+) -> None:
+    write(tmp_path, "haq.csv", LINE)
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(InputError, match=f"{name}.*{says}"):
+        read_series(tmp_path)
+
+
+def test_a_table_without_any_of_the_countries_has_no_rows(tmp_path: Path) -> None:
+    write(tmp_path, "none.csv", LINE.replace("KEN", "USA"))
+    write(tmp_path, "header.csv", LINE.splitlines()[0] + "\n")
+    assert read_series(tmp_path)[0].empty
+    write(tmp_path, "haq.csv", LINE)
+    assert rows(tmp_path, "haq") == "KEN all 2015 49"
 
 
 @pytest.mark.parametrize("encoding", ["cp1252", "utf-8-sig"])
