@@ -8,8 +8,8 @@
 CREATE TABLE lines (number BIGINT, line VARCHAR);
 CREATE TABLE records (
     task VARCHAR, test VARCHAR, number BIGINT, line VARCHAR, said VARCHAR, item_id BIGINT,
-    paths VARCHAR[], question VARCHAR, bare VARCHAR, A VARCHAR, B VARCHAR, C VARCHAR, answer VARCHAR,
-    split VARCHAR, pillar VARCHAR, indicator VARCHAR, target VARCHAR, cluster_id VARCHAR);
+    paths VARCHAR[], question VARCHAR, bare VARCHAR, A VARCHAR, B VARCHAR, C VARCHAR, D VARCHAR,
+    answer VARCHAR, split VARCHAR, pillar VARCHAR, indicator VARCHAR, target VARCHAR, cluster_id VARCHAR);
 CREATE TABLE faults ("table" VARCHAR, item_id BIGINT, key VARCHAR, rule VARCHAR, detail VARCHAR);
 CREATE TABLE prompts (task VARCHAR, test VARCHAR, item_id BIGINT, text VARCHAR);
 CREATE MACRO name_key(name) AS
@@ -38,11 +38,11 @@ SELECT $task AS task, $test AS test, number, line, item_id AS said,
        coalesce(nullif(item_question, ''), regexp_replace(regexp_replace(coalesce(question, ''),
            '(?s)\n\s*(Context:|Options:|VALID OPTIONS|STRICT OUTPUT|Answer ).*', ''),
            '^Question: ?', '')) AS bare,
-       coalesce(COLUMNS(['question', 'A', 'B', 'C', 'answer', 'split', 'pillar', 'indicator', 'target',
-                         'cluster_id']), '')
+       coalesce(COLUMNS(['question', 'A', 'B', 'C', 'D', 'answer', 'split', 'pillar', 'indicator',
+                         'target', 'cluster_id']), '')
 FROM (SELECT number, line, unnest(from_json(line, '{"item_id": "VARCHAR", "image": "VARCHAR",
-          "question": "VARCHAR", "A": "VARCHAR", "B": "VARCHAR", "C": "VARCHAR", "answer": "VARCHAR",
-          "split": "VARCHAR", "pillar": "VARCHAR", "indicator": "VARCHAR", "target": "VARCHAR",
+          "question": "VARCHAR", "A": "VARCHAR", "B": "VARCHAR", "C": "VARCHAR", "D": "VARCHAR",
+          "answer": "VARCHAR", "split": "VARCHAR", "pillar": "VARCHAR", "indicator": "VARCHAR", "target": "VARCHAR",
           "cluster_id": "VARCHAR", "item_question": "VARCHAR"}')) FROM lines)
 
 -- name: kinds
@@ -82,8 +82,8 @@ GROUP BY task, test, item_id
 INSERT INTO faults
 SELECT DISTINCT 'items_' || task, item_id, item_id::VARCHAR, fault.rule, fault.detail
 FROM (SELECT task, item_id, unnest([
-        {'rule': 'invalid-options', 'detail': 'A, B, C: ' || concat_ws(' | ', A, B, C),
-         'broken': task = 'mcq' AND (A = '' OR B = '' OR A = B OR A = C OR B = C)},
+        {'rule': 'invalid-options', 'detail': 'A, B, C: ' || concat_ws(' | ', A, B, C, nullif(D, '')),
+         'broken': task = 'mcq' AND (A = '' OR B = '' OR A = B OR A = C OR B = C OR D <> '')},
         {'rule': 'answer-not-an-option', 'detail': 'answer ' || answer,
          'broken': task = 'mcq'
             AND CASE upper(answer) WHEN 'A' THEN A WHEN 'B' THEN B WHEN 'C' THEN C ELSE '' END = ''},
@@ -203,6 +203,7 @@ SELECT m.* REPLACE (
              AS polarity,
            coalesce(pillar_name, nullif(m.pillar, ''), ours.pillar) AS pillar,
            coalesce(target_name, nullif(ours.target, ''), m.target) AS target,
+           CASE lower(m.urban) WHEN 'urban' THEN 'U' WHEN 'rural' THEN 'R' ELSE m.urban END AS urban,
            lower(m.split) AS split),
        CASE WHEN ours.slug IS NULL THEN named END AS not_ours
 FROM matched m LEFT JOIN countries ON countries.cname = country_code

@@ -147,6 +147,7 @@ def test_blanks_are_filled_where_something_is_known(release: Make, out: Path) ->
         records[2]["split"] = "VAL"
         records[1] |= {"answer": "b", "polarity": "up"} if name.startswith("mcq") else {}
         records[0]["cluster_id"] = "NI-2012-6#-00000007"
+        records[0]["urban"], records[1]["urban"] = "Urban", "rural"
         return records
 
     lines = import_(release(change), out)
@@ -161,6 +162,7 @@ def test_blanks_are_filled_where_something_is_known(release: Make, out: Path) ->
     assert list(items["split"]) == [*by_rule[:2], "val", *by_rule[3:]]
     place = ["NI-2012-6#-00000007", "NI", "NER", 2012]
     assert items.loc[0, ["cluster_id", "cname", "iso3", "year"]].tolist() == place
+    assert list(items["urban"][:3]) == ["U", "R", ""]
     assert set(read(out, "clusters")["survey"]) == {"NI-2012-6#", ""}
     assert set(read(out, "items_regression")["tolerance"]) == {1.0}
     assert any(f"{unknown} multiple-choice items" in line for line in lines)
@@ -236,7 +238,7 @@ FAULTS = [
     ("inconsistent-item", edited(11, "mcq_T3", A="none")),
     ("inconsistent-item", edited(12, "mcq_T3", image="images/05.png")),
     ("conflicting-records", added(13, "mcq_T2", id=-7)),
-    ("invalid-options", edited(14, A="some")),
+    ("invalid-options", edited(14, D="none of these")),
     ("invalid-options", edited(15, C="some")),
     ("incomplete-item", without(16, "mcq_T2")),
     ("broken-image", edited(17, image="images/cut.jpg")),
