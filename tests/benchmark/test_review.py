@@ -23,7 +23,7 @@ from sdgbias.benchmark.review.question_templates import (
 )
 from sdgbias.benchmark.review.sheet import write_sheets
 from sdgbias.benchmark.review.verdicts import import_reviews, kappa, read_verdicts, written_in
-from sdgbias.errors import UsageError
+from sdgbias.errors import InputError, UsageError
 from sdgbias.types import Task
 from tests.builders.item_tables import CODES, indicator
 from tests.builders.refusals import Refusal
@@ -478,14 +478,13 @@ def test_every_template_is_shown_and_verdicts_survive_a_second_writing(
     assert row["options"].startswith(f"A. {item['option_a']}; B. {item['option_b']}")
     assert row["reasoning_target"] == indicator("stunting").template.reasoning
     assert rows.filter(like="regression-", axis=0)["answer"].str.contains("right within").all()
-
     [path] = write_template_sheets(small_benchmark, tmp_path, ["ann"])
     table = pd.read_csv(path, encoding="utf-8-sig", keep_default_na=False, dtype=str)
-    table.loc[0, "verdict"] = "reject"
-    table.to_csv(path, index=False)
-    before = path.read_bytes()
-    write_template_sheets(small_benchmark, tmp_path, ["ann"])
-    assert path.read_bytes() == before
+    for column in ("comment", "verdict"):
+        table.assign(**{column: "reject"}).to_csv(path, index=False)
+        before = path.read_bytes()
+        write_template_sheets(small_benchmark, tmp_path, ["ann"])
+        assert path.read_bytes() == before
 
 
 def test_agreement_names_what_an_adjudicator_decides(tmp_path: Path) -> None:
@@ -496,3 +495,6 @@ def test_agreement_names_what_an_adjudicator_decides(tmp_path: Path) -> None:
     assert agreement["kappa"] == pytest.approx((0.8 - 0.48) / (1 - 0.48))
     assert agreement["to_adjudicate"] == ["mcq-1"]
     assert agreement["rejected_by_both"] == ["mcq-2", "mcq-3"]
+    second.write_text(second.read_text() + "mcq-0,reject\n")
+    with pytest.raises(InputError, match="template 'mcq-0': is there twice"):
+        template_agreement(first, second)

@@ -12,7 +12,7 @@ import pandas as pd
 
 from sdgbias.benchmark.prompts import option_lines
 from sdgbias.benchmark.review import read_items, reviewer_names, write_csv
-from sdgbias.benchmark.review.verdicts import interval, kappa, read_sheet
+from sdgbias.benchmark.review.verdicts import interval, kappa, read_sheet, refuse_row
 from sdgbias.errors import InputError
 from sdgbias.raw.indicators import load_indicators, load_regression_tasks
 from sdgbias.types import Task
@@ -52,13 +52,13 @@ def template_rows(benchmark: Path) -> pd.DataFrame:
 
 
 def write_template_sheets(benchmark: Path, out: Path, reviewers: Sequence[str]) -> list[Path]:
-    """A CSV per reviewer (``out``/templates-NAME.csv); one that holds verdicts is kept. Raises
+    """A CSV per reviewer (``out``/templates-NAME.csv); one that was written in is kept. Raises
     UsageError (names), InputError, StoreError."""
     names = reviewer_names(reviewers, fewest=1)
     rows = template_rows(benchmark)
     paths = [out / f"templates-{name}.csv" for name in names]
     for path in paths:
-        if not (path.is_file() and (_read(path) != "").any()):
+        if not (path.is_file() and (_read(path) != "").any(axis=None)):
             write_csv(path, rows)
     return paths
 
@@ -67,7 +67,8 @@ def template_agreement(first: Path, second: Path) -> dict[str, Any]:
     """Agreement of two reviewers on the templates that both judged: how many, the share of equal
     verdicts, Cohen's kappa with its interval, and the templates that need an adjudicator or that
     both reject. JSON values. Raises InputError."""
-    both = pd.DataFrame({"one": _read(first), "two": _read(second)}).replace("", None).dropna()
+    sheets = {"one": _read(first)["verdict"], "two": _read(second)["verdict"]}
+    both = pd.DataFrame(sheets).replace("", None).dropna()
     if both.empty:
         raise InputError(f"{first}, {second}: no template has a verdict in both")
     one, two = ((both[name] == "accept").to_numpy() for name in both)
@@ -80,8 +81,10 @@ def template_agreement(first: Path, second: Path) -> dict[str, Any]:
     }
 
 
-def _read(path: Path) -> pd.Series:
-    """Verdict ('accept', 'reject' or '') of a reviewer's CSV by template; of one that is there
-    twice, the last."""
-    verdicts = read_sheet(path, ["template", "verdict"], "template").set_index("template")
-    return verdicts["verdict"].groupby(level=0).last()
+def _read(path: Path) -> pd.DataFrame:
+    """verdict ('accept', 'reject' or '') and comment of a reviewer's CSV by template. Raises
+    InputError."""
+    sheet = read_sheet(path, ["template", "verdict", "comment"], "template")
+    name = sheet["template"]
+    refuse_row(path, name, ~name.duplicated(), "is there twice; keep one of the rows")
+    return sheet.set_index("template")
