@@ -24,7 +24,7 @@ from sdgbias.benchmark.build import refuse_other_suite, write_table
 from sdgbias.benchmark.card import content_digest
 from sdgbias.benchmark.card.figures import counts
 from sdgbias.errors import InputError
-from sdgbias.files import FileError, write_json
+from sdgbias.files import FileError, writable, write_json
 from sdgbias.progress import Progress, each, silent
 from sdgbias.raw.facet import GROUPS, Annotations, clip_box, find_files, read_annotations
 from sdgbias.raw.images.composite import open_picture
@@ -104,6 +104,8 @@ def build_people(
             else:
                 yield person, row["file"], [data]
 
+    with writable(out):
+        (out / "benchmark.json").unlink(missing_ok=True)
     index = store_images(out, pictures())
     gone.append(pd.DataFrame(faults, columns=QUARANTINE_COLUMNS))
     people = people[people["person_id"].isin(boxes)].reset_index(drop=True)

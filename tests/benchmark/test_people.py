@@ -91,8 +91,12 @@ def test_nothing_usable_is_told_with_its_reasons(tmp_path: Path) -> None:
     write_people_sample(tmp_path / "raw", 3, seed=3)
     for path in (tmp_path / "raw").glob("imgs_*/*.jpg"):
         path.unlink()
+    (tmp_path / "b").mkdir()
+    card = tmp_path / "b" / "benchmark.json"  # of an earlier build, whose pictures go
+    card.write_text('{"suite": "people"}')
     with pytest.raises(InputError, match="no usable person; the reasons: missing-image 3"):
         build_people(tmp_path / "raw", tmp_path / "b")
+    assert not card.exists()
     with pytest.raises(InputError, match=r"no annotations/annotations.csv"):
         build_people(tmp_path / "nowhere", tmp_path / "b")
 
