@@ -101,7 +101,7 @@ def read_table(path: Path) -> tuple[pd.DataFrame, list[tuple[int, str]]]:
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         faults = [(line, f"byte 0x{error.object[error.start]:02X} is not UTF-8; save it as UTF-8")]
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, ValueError, OverflowError, pa.ArrowException) as error:  # a date of year 10^6
         why = getattr(error, "strerror", None) or str(error).strip().splitlines()[0]
         faults = [(0, f"can't be read ({why}); write it again")]
     if not rows and not faults:

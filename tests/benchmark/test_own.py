@@ -11,6 +11,8 @@ from pathlib import Path
 import jsonschema
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -276,6 +278,9 @@ def test_parquet_with_numbers_and_gaps(tmp_path: Path) -> None:
     assert options_of(folder) == [["1", "0.1", "4"], ["2", "2.5"]]
     frame.assign(a=[["x"], ["y"]]).to_parquet(folder / "items.parquet")
     assert faults(folder)[0].startswith("items.parquet:row 1: column 'a' holds a list")
+    dates = pa.array([2**30, 1], pa.date32())  # past what Python can show
+    pq.write_table(pa.table(dict(frame)).append_column("day", dates), folder / "items.parquet")
+    assert "items.parquet: can't be read (days=" in faults(folder)[0]
     frame.assign(id=[1, 1]).to_parquet(folder / "items.parquet")
     assert "items.parquet:row 2: id '1' is also that of row 1" in faults(folder)[0]
     (folder / "items.parquet").write_bytes(b"no parquet")
