@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from sdgbias.errors import DiskFull, InputError, SdgbiasError, StoreError
+from sdgbias.errors import DiskFull, InputError, SdgbiasError, StoreError, argument
+from sdgbias.types import FACET
 
 
 def packaged(*parts: str) -> Path:
@@ -66,9 +67,18 @@ def confine(root: Path, relative: str) -> Path:
     if Path(relative).is_absolute() or PureWindowsPath(relative).anchor or ".." in steps:
         raise outside
     path = root / relative
-    if not path.resolve().is_relative_to(root.resolve()):
+    # unlike Path.resolve, realpath leaves a link to itself as it is, and reading it is refused
+    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root)):
         raise outside
     return path
+
+
+def regular_size(path: Path) -> int:
+    """The size of a regular file; OSError for anything else, because a pipe may never end."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "no regular file", str(path))
+    return status.st_size
 
 
 @contextmanager
@@ -253,6 +263,16 @@ def json_object(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
+
+
+def build_command(benchmark: Path) -> str:
+    """The command that makes a benchmark folder again, by what it holds."""
+    card = json_object(benchmark / "benchmark.json")
+    kinds = {"own": "suite build FOLDER", FACET: "people build"}
+    kind = kinds.get(str(card.get("kind") or card.get("suite")), "build")
+    if json_object(benchmark / "origin.json").get("release"):
+        kind = "release import FOLDER"
+    return f"sdgbias {kind} --out {argument(benchmark)}"
 
 
 @cache

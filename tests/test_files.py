@@ -72,6 +72,8 @@ def test_a_path_stays_inside_its_folder(tmp_path: Path) -> None:
     for bad in ("../in/a", "a/../b", "a\\..\\b", "/etc/passwd", "C:\\a", "C:a", "link/a", "link"):
         with pytest.raises(InputError, match="climbs out"):
             files.confine(inside, bad)
+    (inside / "loop").symlink_to("loop")
+    assert files.confine(inside, "loop") == inside / "loop"  # reading it is refused
     for bad in ("", "a\0b"):
         with pytest.raises(InputError, match="no path inside"):
             files.confine(inside, bad)

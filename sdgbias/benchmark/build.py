@@ -28,6 +28,7 @@ import pyarrow.parquet as pq
 from sdgbias.benchmark import card, items, prompts, quality
 from sdgbias.benchmark.card.figures import counts as counted
 from sdgbias.benchmark.draw import TABLE_B
+from sdgbias.benchmark.release import is_release
 from sdgbias.errors import InputError, UsageError, argument, one_of
 from sdgbias.files import json_object, reading, understood, write_atomically, write_json, writing
 from sdgbias.progress import Progress, silent
@@ -49,9 +50,10 @@ GROUP = 100_000
 
 
 def refuse_other_suite(out: Path, suite: str) -> None:
-    """Raise UsageError where ``out`` holds the benchmark of another suite, which would be lost."""
+    """Raise UsageError where ``out`` holds the benchmark of another suite or an imported release,
+    which would be lost."""
     card = json_object(out / "benchmark.json")
-    if card and card.get("suite", SDG) != suite:
+    if (card and card.get("suite", SDG) != suite) or is_release(out):
         raise UsageError(f"--out {out}: holds another benchmark; name another folder")
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from sdgbias import store
 from sdgbias.errors import InputError, argument, one_of
-from sdgbias.files import json_file, understood
+from sdgbias.files import build_command, json_file, understood
 from sdgbias.suites import facet, own, sdg, sdg_tables
 from sdgbias.suites.suite import EvalSettings, Suite
 
@@ -50,7 +50,7 @@ def benchmark_card(benchmark: Path) -> dict[str, object]:
             f"{path}: no benchmark here; build one first: sdgbias build --raw RAW --indicators DIR"
             f" --out {argument(benchmark)}"
         )
-    onward = f"write it again: sdgbias build --stage card --out {argument(benchmark)}"
+    onward = f"write it again: {build_command(benchmark)}"
     fault = "can't be read as a benchmark's card"
     with understood(path, fault, onward):
         card: dict[str, object] = json_file(path, fault, onward)

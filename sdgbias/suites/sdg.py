@@ -18,7 +18,7 @@ from pandas.api.extensions import take as take_rows
 
 from sdgbias.benchmark.prompts import view_cells
 from sdgbias.errors import InputError, argument
-from sdgbias.files import reading
+from sdgbias.files import build_command, reading
 from sdgbias.methods import metrics, stats
 from sdgbias.methods.bounds import between, fill
 from sdgbias.methods.cade import Form, argmax_view, decide, streams, usable
@@ -151,8 +151,8 @@ def read_table(benchmark: Path, name: str) -> pd.DataFrame:
         table = pd.read_parquet(path)
     if lost := [column for column in _NEEDED.get(name, ()) if column not in table.columns]:
         raise InputError(
-            f"{path}: missing column(s) {', '.join(lost)}; build it again: sdgbias build --stage"
-            f" {name if name == 'prompts' else 'items'} --out {argument(benchmark)}"
+            f"{path}: missing column(s) {', '.join(lost)}; build it again:"
+            f" {build_command(benchmark)}"
         )
     return table
 

@@ -17,7 +17,7 @@ from sdgbias.raw.images import image_store
 from sdgbias.raw.images.image_store import ImageSettings
 from sdgbias.raw.indicators import Bins
 from sdgbias.raw.synthetic import write_sample
-from sdgbias.types import Stage, Task
+from sdgbias.types import SDG, Stage, Task
 from tests.builders.item_tables import make_clusters, make_images, make_series
 from tests.builders.raw_folder import ONE, THREE, TWO, clusters_of, make_tile, put_photo, put_tile
 
@@ -131,3 +131,9 @@ def test_the_papers_number_is_the_default_where_its_quotas_can_be_filled(
     build.build_items(out, build.Draw(every=True))
     notes = json.loads((out / "items_notes.json").read_text(encoding="utf-8"))
     assert notes["mcq"]["requested"] is None and "by_default" not in notes["asked"]
+
+
+def test_a_build_spares_an_imported_release(tmp_path: Path) -> None:
+    (tmp_path / "origin.json").write_text('{"release": true}')
+    with pytest.raises(UsageError, match="holds another benchmark"):
+        build.refuse_other_suite(tmp_path, SDG)

@@ -1,4 +1,5 @@
 import io
+import os
 import pickle
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from sdgbias.raw.images.composite import (
     photo_panel,
     read_tile,
     side_by_side,
+    tile_inside,
     tile_panel,
     tile_rgb,
 )
@@ -38,6 +40,17 @@ def test_read_tile(tmp_path: Path) -> None:
     assert tile.dtype == np.float32
     assert tile.shape == (8, 255, 255)
     assert tile[0, 0, 0] == np.float32(0.2)
+
+
+@pytest.mark.parametrize(("kind", "says"), [("pipe", "no regular file"), ("loop", "symbolic")])
+def test_a_tile_that_is_a_pipe_or_links_to_itself_is_named(
+    tmp_path: Path, kind: str, says: str
+) -> None:
+    path = put_tile(tmp_path, ONE)
+    path.unlink()
+    os.mkfifo(path) if kind == "pipe" else path.symlink_to(path)
+    with pytest.raises(InputError, match=f"npz: can't be read .*{says}"):
+        read_tile(tile_inside(tmp_path, ONE))
 
 
 @pytest.mark.parametrize("keep", [0, 10, -40, "a flipped byte"])

@@ -1,3 +1,4 @@
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -146,6 +147,27 @@ def test_broken_archives(tmp_path: Path) -> None:
     with pytest.raises(PhotoError, match="CRC") as caught:
         read_photo(tmp_path / index_photos(tmp_path).rows["path"][0])
     assert caught.value.rule == "photo-corrupt"
+
+
+@pytest.mark.parametrize("target", ["gone.zip", "AL.zip"])
+def test_an_archive_that_is_a_broken_link_is_named(tmp_path: Path, target: str) -> None:
+    path = tmp_path / "mapillary" / "imagery" / "AL.zip"
+    path.parent.mkdir(parents=True)
+    path.symlink_to(target)
+    with pytest.raises(InputError, match="AL.zip: unreadable zip"):
+        index_photos(tmp_path)
+
+
+@pytest.mark.parametrize(("kind", "says"), [("pipe", "no regular file"), ("loop", "symbolic")])
+def test_a_photo_that_is_a_pipe_or_links_to_itself_is_named(
+    tmp_path: Path, kind: str, says: str
+) -> None:
+    path = put_photo(tmp_path, ONE, "1")
+    photos = candidates(tmp_path)
+    path.unlink()
+    os.mkfifo(path) if kind == "pipe" else path.symlink_to(path)
+    with pytest.raises(InputError, match=f"1.jpeg: can't be read .*{says}"):
+        choose_photos(tmp_path, photos)
 
 
 def candidates(raw: Path) -> list[tuple[str, str]]:

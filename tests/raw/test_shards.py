@@ -145,7 +145,7 @@ def test_damaged_stores(tmp_path: Path) -> None:
         assert "AL-000.parquet" in str(caught.value) and "\n" not in str(caught.value)
 
     path.write_bytes(whole[:-100])
-    onward = f"sdgbias build --stage images --out {tmp_path}"
+    onward = f"sdgbias build --out {tmp_path}"
     says(f"damaged .*delete that file and build the images again: {onward}")
     at = whole.index(picture(18))
     path.write_bytes(whole[: at + 60] + bytes([whole[at + 60] ^ 1]) + whole[at + 61 :])
@@ -156,6 +156,8 @@ def test_damaged_stores(tmp_path: Path) -> None:
     says("damaged")
     path.unlink()
     says("not there; build the images again")
+    (tmp_path / "origin.json").write_text('{"release": true}')
+    says("build the images again: sdgbias release import FOLDER --out")
     (tmp_path / "images.parquet").write_bytes(b"PAR1")
     with pytest.raises(InputError, match="images.parquet: no readable table of images"):
         ImageReader(tmp_path)

@@ -30,7 +30,7 @@ def test_no_card_and_a_broken_card_are_two_messages(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(InputError, match="can't be read as a benchmark's card") as told:
             suites.benchmark_card(tmp_path)
-        assert "sdgbias build --stage card" in str(told.value) and "\n" not in str(told.value)
+        assert "sdgbias build --out" in str(told.value) and "\n" not in str(told.value)
     path.write_text(json.dumps({"benchmark_id": "0123"}))
     assert suites.benchmark_card(tmp_path)["benchmark_id"] == "0123"
 

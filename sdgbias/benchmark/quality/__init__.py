@@ -33,7 +33,7 @@ from sdgbias.benchmark.quality.stored import stored_facts
 from sdgbias.benchmark.quality.validation import open_context, render_docs, validate
 from sdgbias.benchmark.release import is_release
 from sdgbias.errors import DataValidationError, InputError, argument
-from sdgbias.files import json_file, json_object, write_json
+from sdgbias.files import build_command, json_file, json_object, write_json
 from sdgbias.types import FACET
 
 __all__ = [
@@ -56,12 +56,8 @@ TABLES = ("clusters", "series", "images", "items_mcq", "items_regression", "prom
 PEOPLE = ("people", "images_people", "items_people", "prompts_people")
 #: Tables of a benchmark of custom questions.
 OWN = ("images_own", "items_own", "prompts_own")
-#: Kind of a benchmark (its suite, or own) -> its tables and the command that builds it, where they
-#: aren't TABLES and `sdgbias build`.
-_KINDS = {
-    FACET: (PEOPLE, "sdgbias people build"),
-    "own": (OWN, "sdgbias suite build FOLDER"),
-}
+#: Kind of a benchmark (its suite, or own) -> its tables, where they aren't TABLES.
+_KINDS = {FACET: PEOPLE, "own": OWN}
 SPLITS = ("id", "place")
 #: Beside a benchmark: the results of Great Expectations by table, and its own pages on request.
 VALIDATION, DATA_DOCS = "validation", "data_docs"
@@ -160,7 +156,7 @@ def run_gate(benchmark: Path, suites: Path | None = None, data_docs: bool = Fals
     """
     benchmark = Path(benchmark)
     suites = suites or find_suites()
-    split, (names, again) = _split(benchmark), _kind(benchmark)
+    split, names, again = _split(benchmark), _tables(benchmark), build_command(benchmark)
     rules = {name: load_rules(name, suites) for name in names}
     tables = {name: _rows(benchmark, suite, again) for name, suite in rules.items()}
     # a table that lacks columns is reported, but can't be used by rules of other tables
@@ -241,12 +237,10 @@ def _content(benchmark: Path, suites: Path) -> str:
     return digest.hexdigest()
 
 
-def _kind(benchmark: Path) -> tuple[tuple[str, ...], str]:
-    """(the tables of a folder, the command that builds it), by the `kind` in its card, else its
-    `suite`."""
+def _tables(benchmark: Path) -> tuple[str, ...]:
+    """The tables of a folder, by the `kind` in its card, else its `suite`."""
     card = json_object(benchmark / "benchmark.json")
-    kind = str(card.get("kind") or card.get("suite") or "")
-    return _KINDS.get(kind, (TABLES, "sdgbias build"))
+    return _KINDS.get(str(card.get("kind") or card.get("suite")), TABLES)
 
 
 def _several(lines: list[str]) -> str:
@@ -280,7 +274,7 @@ def _rows(benchmark: Path, suite: RuleSet, again: str) -> Table:
     if not path.is_file():
         if suite.table == "series" and is_release(benchmark):  # a release has no series table
             return pd.DataFrame(columns=sorted(suite.columns))
-        raise InputError(f"{path}: no such table; make it: {again} --out {argument(benchmark)}")
+        raise InputError(f"{path}: no such table; make it: {again}")
     try:
         names = [column for column in pq.read_schema(path).names if column in suite.columns]
         if path.stem != "images":
@@ -288,7 +282,6 @@ def _rows(benchmark: Path, suite: RuleSet, again: str) -> Table:
         index = pd.read_parquet(path, columns=names)
     except (OSError, ValueError, pa.ArrowException) as error:
         raise InputError(
-            f"{path}: can't be read ({type(error).__name__}); make it again: {again} --out"
-            f" {argument(benchmark)}"
+            f"{path}: can't be read ({type(error).__name__}); make it again: {again}"
         ) from None
     return stored_facts(benchmark, index) if set(suite.columns) <= set(names) else index

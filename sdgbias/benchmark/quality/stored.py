@@ -12,8 +12,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sdgbias.errors import InputError, argument
-from sdgbias.files import confine
+from sdgbias.errors import InputError
+from sdgbias.files import build_command, confine
 from sdgbias.raw.images import shards
 
 #: Facts about each row of images.parquet that are read from the shards, see stored_facts.
@@ -63,7 +63,7 @@ def _shard(benchmark: Path, name: str) -> Iterator[tuple[Any, ...]]:
     except (OSError, ValueError, KeyError, pa.ArrowException) as error:
         raise InputError(
             f"{path}: can't be read ({type(error).__name__}); delete it and build the images again:"
-            f" sdgbias build --stage images --out {argument(benchmark)}"
+            f" {build_command(benchmark)}"
         ) from None
 
 

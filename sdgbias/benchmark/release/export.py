@@ -25,7 +25,15 @@ from sdgbias.benchmark.card.intended_use import intended_use
 from sdgbias.benchmark.prompts import IGNORE
 from sdgbias.benchmark.release import authors
 from sdgbias.errors import InputError, UsageError, argument
-from sdgbias.files import confine, json_object, packaged_sql, write_atomically, write_json, writing
+from sdgbias.files import (
+    build_command,
+    confine,
+    json_object,
+    packaged_sql,
+    write_atomically,
+    write_json,
+    writing,
+)
 from sdgbias.progress import Progress, each, silent
 from sdgbias.raw.images.composite import encode_png
 from sdgbias.raw.images.shards import ImageReader
@@ -81,7 +89,7 @@ def export(
     except duckdb.Error as error:
         raise InputError(
             f"{benchmark}: can't be read ({str(error).splitlines()[0]}); build the benchmark again:"
-            f" sdgbias build --out {argument(benchmark)}"
+            f" {build_command(benchmark)}"
         ) from None
     manifest = {**about, "complete": True, "records": records, "images": images}
     write_json(out / authors.MANIFEST, manifest)

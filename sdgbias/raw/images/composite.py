@@ -11,6 +11,7 @@ south first (DATA.md section 2).
 from __future__ import annotations
 
 import io
+import os
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -21,7 +22,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from sdgbias.errors import InputError
-from sdgbias.files import FileError, understood
+from sdgbias.files import FileError, regular_size, understood
 
 TILE_SHAPE = (8, 255, 255)
 NIGHTLIGHTS = 7
@@ -54,7 +55,7 @@ def tile_inside(raw: Path, cluster_id: str) -> Path:
     """tile_path, checked before it is opened: links may not lead out of the folder of the tiles,
     which may itself be a link. Raises TileError."""
     path, folder = tile_path(raw, cluster_id), Path(raw) / "dhs_npzs"
-    if not path.resolve().is_relative_to(folder.resolve()):
+    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
         raise TileError(
             "tile-outside-folder",
             f"{path}: links out of the folder of the tiles; copy the tile itself there",
@@ -70,6 +71,7 @@ def read_tile(path: Path) -> np.ndarray:
     """
     # a disk error, not a broken tile: stop instead of dropping a cluster
     with understood(path, "can't be read", "check the disk and permissions"):
+        regular_size(path)
         data = path.read_bytes()
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:

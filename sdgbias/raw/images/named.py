@@ -21,13 +21,13 @@ def find_picture(root: Path, name: str) -> Path:
         raise FileError("image-outside-folder", address)
     try:
         path = confine(root, name)
-        size = path.stat().st_size if path.is_file() else -1
+        size = path.stat().st_size if path.is_file() or path.is_symlink() else -1
     except InputError:
         outside = "leads out of the folder; put the picture into the folder, without '..' or links"
         raise FileError("image-outside-folder", f"{shown} {outside}") from None
-    except (OSError, RuntimeError) as error:  # a circular link
-        why = getattr(error, "strerror", None) or error
-        raise FileError("broken-image", f"{shown} can't be read ({why}); save it again") from None
+    except OSError as error:  # a circular link
+        fault = f"{shown} can't be read ({error.strerror or error}); save it again"
+        raise FileError("broken-image", fault) from None
     if size < 0:
         kind = "is a folder" if path.is_dir() else "is not there"
         raise FileError("missing-modality", f"{shown} {kind}; give a path inside the folder")

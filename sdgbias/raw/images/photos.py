@@ -17,7 +17,7 @@ import pandas as pd
 from PIL import Image
 
 from sdgbias.errors import InputError
-from sdgbias.files import FileError, confine
+from sdgbias.files import FileError, confine, regular_size
 from sdgbias.raw.images.composite import open_picture, opened
 from sdgbias.raw.text_tables import find_column, read_text
 
@@ -39,17 +39,18 @@ class PhotoError(FileError):
 def _archive(path: str, _size: int, _changed: int) -> zipfile.ZipFile:
     """An open archive, kept because reading a directory of 100,000 members takes longer than a
     photo."""
+    return zipfile.ZipFile(path)
+
+
+def _zip(path: str) -> zipfile.ZipFile:
     try:
-        return zipfile.ZipFile(path)
+        regular_size(Path(path))
+        stat = Path(path).stat()
+        return _archive(path, stat.st_size, stat.st_mtime_ns)
     except (zipfile.BadZipFile, OSError) as error:
         raise InputError(
             f"{path}: unreadable zip ({error}); download it again or unpack it beside itself"
         ) from error
-
-
-def _zip(path: str) -> zipfile.ZipFile:
-    stat = Path(path).stat()
-    return _archive(path, stat.st_size, stat.st_mtime_ns)
 
 
 def photo_bytes(path: Path | str) -> bytes:
@@ -58,7 +59,7 @@ def photo_bytes(path: Path | str) -> bytes:
     outer, inside, member = str(path).partition(".zip::")
     try:
         archive = _zip(outer + ".zip") if inside else None
-        size = Path(path).stat().st_size if archive is None else archive.getinfo(member).file_size
+        size = regular_size(Path(path)) if archive is None else archive.getinfo(member).file_size
         if size > MAX_FILE_BYTES:
             limit = f"at most {MAX_FILE_BYTES} are read; shrink the photo"
             raise PhotoError("photo-too-large", f"{path}: {size} bytes, {limit}")

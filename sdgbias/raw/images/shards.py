@@ -23,8 +23,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sdgbias.errors import InputError, argument
-from sdgbias.files import confine, writable
+from sdgbias.errors import InputError
+from sdgbias.files import build_command, confine, writable
 from sdgbias.raw.images.composite import SIDE, open_picture, panels
 from sdgbias.raw.images.photos import perceptual_hash
 
@@ -222,13 +222,13 @@ class ImageReader(Mapping[str, tuple[bytes, ...]]):
 
     def __init__(self, benchmark: Path, limit_bytes: int = 256 * 2**20) -> None:
         self.benchmark, self.limit_bytes = benchmark, limit_bytes
-        self._stage = f"sdgbias build --stage images --out {argument(benchmark)}"
+        self._again = build_command(benchmark)
         path = benchmark / "images.parquet"
         try:
             table = pd.read_parquet(path, columns=["image_id", "shard"])
         except (OSError, ValueError, pa.ArrowException) as error:
             raise InputError(
-                f"{path}: no readable table of images ({_cause(error)}); build it: {self._stage}"
+                f"{path}: no readable table of images ({_cause(error)}); build it: {self._again}"
             ) from error
         self._shard: dict[str, str] = dict(zip(table["image_id"], table["shard"], strict=True))
         self._blank: dict[str, tuple[bytes, ...]] = {}
@@ -256,13 +256,13 @@ class ImageReader(Mapping[str, tuple[bytes, ...]]):
         if any(key.startswith(PENDING) for key in ids):
             raise InputError(
                 f"{path}: built with --no-images, so there is nothing to show a model; build it"
-                f" with images: sdgbias build --out {argument(self.benchmark)}"
+                f" with images: {self._again}"
             )
         lost = sorted(ids - set(self._shard) - set(self._blank))
         if lost:
             raise InputError(
                 f"{path}: no image {lost[0]} ({len(lost)} missing); build the benchmark again:"
-                f" sdgbias build --out {argument(self.benchmark)}"
+                f" {self._again}"
             )
 
     def __getitem__(self, key: str) -> tuple[bytes, ...]:
@@ -272,11 +272,11 @@ class ImageReader(Mapping[str, tuple[bytes, ...]]):
         if key.startswith(PENDING):
             self.require([key])
         path = confine(self.benchmark / FOLDER, f"{shard}.parquet")
-        again = f"delete that file and build the images again: {self._stage}"
+        again = f"delete that file and build the images again: {self._again}"
         try:
             parts = self._parts(path, shard, key)
         except FileNotFoundError as error:
-            raise InputError(f"{path}: not there; build the images again: {self._stage}") from error
+            raise InputError(f"{path}: not there; build the images again: {self._again}") from error
         except (OSError, ValueError, KeyError, pa.ArrowException) as error:
             raise InputError(f"{path}: damaged ({_cause(error)}); {again}") from error
         if image_id(parts) != key:

@@ -25,7 +25,7 @@ from sdgbias import suites, wording
 from sdgbias.benchmark.card.figures import source_ids
 from sdgbias.benchmark.release import is_release
 from sdgbias.errors import InputError, UsageError, argument
-from sdgbias.files import reading, understood
+from sdgbias.files import build_command, reading, understood
 from sdgbias.raw.images.shards import FOLDER, ImageReader
 from sdgbias.report.publish.runs import PublishedFile
 from sdgbias.types import Task
@@ -115,7 +115,7 @@ def files(benchmark: Benchmark) -> list[PublishedFile]:
 
 
 def _again(folder: Path) -> str:
-    return f"build the benchmark again: sdgbias build --out {argument(folder)}"
+    return f"build the benchmark again: {build_command(folder)}"
 
 
 def read_table(folder: Path, name: str, columns: list[str] | None = None) -> pd.DataFrame:
@@ -172,8 +172,7 @@ def _readme(benchmark: Benchmark, configs: list[dict[str, Any]]) -> list[bytes]:
         card = DatasetCard.load(path)
     except (OSError, ValueError, yaml.YAMLError):
         raise InputError(
-            f"{path}: no dataset card; write it again: sdgbias build --stage card --out"
-            f" {argument(benchmark.folder)}"
+            f"{path}: no dataset card; write it again: {build_command(benchmark.folder)}"
         ) from None
     card.data["configs"] = configs
     note = (
