@@ -154,6 +154,16 @@ def lock_apart() -> Iterator[None]:
             shutil.move(lock, kept)
 
 
+def allow_no_git() -> None:
+    """Let DVC work in a project that is in no git repository, such as an unpacked archive of a
+    checkout: it refuses to unless its settings say so, here those of this folder alone."""
+    from sdgbias.files import write_atomically
+
+    local, here = Path(".dvc/config.local"), Path.cwd()
+    if not local.exists() and not any((at / ".git").exists() for at in (here, *here.parents)):
+        write_atomically(local, "[core]\n    no_scm = true\n", "use a folder that can be written")
+
+
 @app.command(rich_help_panel=START, epilog="Example: sdgbias demo")
 def demo(
     results: ResultsOption = DEFAULT_RESULTS,
@@ -176,6 +186,7 @@ def demo(
             " sdgbias register-model REPO"
         )
     began = time.monotonic()
+    allow_no_git()
     with _compiled() as compiler, _prefect() as address:
         with lock_apart():
             repro = [sys.executable, "-m", "dvc", "repro", "--quiet"]

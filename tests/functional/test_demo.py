@@ -129,3 +129,18 @@ def test_a_clone_is_clean_after_the_demo(tmp_path: Path) -> None:
     # "wandb: Syncing run" is of W&B
     words = re.compile(r"Traceback|Warning|^wandb: (?!\d+ (?:s|min|h)\b|W&B, |done )|To track")
     assert [line for line in shown.splitlines() if words.search(line)] == []
+
+
+def test_dvc_works_where_there_is_no_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An archive of the project, unpacked: DVC ended it, and the demo with it."""
+    (tmp_path / ".dvc").mkdir()
+    (tmp_path / "dvc.yaml").write_text("stages: {s: {cmd: touch done}}\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    start.allow_no_git()
+    subprocess.run([sys.executable, "-m", "dvc", "repro", "--quiet"], check=True)
+    assert (tmp_path / "done").exists()
+    versioned = tmp_path / "versioned"
+    (versioned / ".git").mkdir(parents=True)
+    monkeypatch.chdir(versioned)
+    start.allow_no_git()
+    assert not (versioned / ".dvc").exists(), "settings where git is"
