@@ -39,8 +39,8 @@ AGAIN, RAREST = 4.0, 30.0
 @dataclass(frozen=True)
 class Record:
     """task: e.g. 'tiny-llava (people)'. what: the stage, '' before the first. done, total: its
-    items, total 0 where they aren't counted. rate: items per second in this stage, 0 if unknown.
-    seconds: since the stage began."""
+    items, total 0 where they aren't counted. rate: items per second in the last half of this stage
+    or more, 0 if unknown: it begins slowly. seconds: since the stage began."""
 
     task: str
     what: str = ""
@@ -52,7 +52,10 @@ class Record:
 
 _LOCK = threading.Lock()
 _NOW = Record("")
-_BEGAN = (0.0, 0)  # when the stage began, and the items that were done by then
+_BEGAN = 0.0  # when the stage began
+#: (time, items done by then) from which rates count, and from which they will: the second one moves
+#: whenever the time of the stage has doubled.
+_MARKS = ((0.0, 0), (0.0, 0))
 
 
 class RecordBoard:
@@ -115,12 +118,14 @@ def each(progress: Progress, what: str, items: Collection[T], every: int = 1) ->
 
 def update(what: str, done: int = 0, total: int = 0) -> None:
     """Set the stage of this process. ``total`` 0: a stage without a count."""
-    global _NOW, _BEGAN
+    global _NOW, _BEGAN, _MARKS
     now = time.monotonic()
     with _LOCK:
         if what != _NOW.what or done < _NOW.done:
-            _BEGAN = (now, done)
-        since, before = _BEGAN
+            _BEGAN, _MARKS = now, ((now, done), (now, done))
+        elif now - _BEGAN >= max(1, 2 * (_MARKS[1][0] - _BEGAN)):
+            _MARKS = (_MARKS[1], (now, done))
+        since, before = _MARKS[0]
         passed = now - since
         rate = (done - before) / passed if passed > 0.1 else 0.0
         _NOW = Record(_NOW.task, what, done, total, rate)
@@ -130,13 +135,13 @@ def begin(task: str) -> None:
     """This process works on something else from now on, such as the next model."""
     global _NOW, _BEGAN
     with _LOCK:
-        _NOW, _BEGAN = Record(task), (time.monotonic(), 0)
+        _NOW, _BEGAN = Record(task), time.monotonic()
 
 
 def current() -> Record:
     """The stage of this process now."""
     with _LOCK:
-        return replace(_NOW, seconds=time.monotonic() - _BEGAN[0])
+        return replace(_NOW, seconds=time.monotonic() - _BEGAN)
 
 
 def text(record: Record) -> str:

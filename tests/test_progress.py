@@ -189,6 +189,14 @@ def test_a_command_works_where_no_socket_can_be_made(monkeypatch: pytest.MonkeyP
         assert progress.ADDRESS not in os.environ
 
 
+def test_a_stage_that_begins_slowly_soon_has_its_true_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time left of 700,000 prompts began with five hours, and went by hours for minutes."""
+    for second in range(100):
+        monkeypatch.setattr(progress.time, "monotonic", lambda at=1e4 + second: at)
+        progress.update("scoring", max(0, 1_000 * (second - 30)), 10**6)
+    assert progress.current().rate == pytest.approx(1_000)
+
+
 def test_each_reports_none_every_nth_and_the_last() -> None:
     told: list[tuple[str, int, int]] = []
     passed = list(progress.each(lambda *at: told.append(at), "reading", "abcde", every=2))
