@@ -395,7 +395,7 @@ def _rewrite(path: Path, new: ModelSpec) -> Path:
         # quoted, because other readers take a plain yes for true
         text = DoubleQuotedScalarString(value) if field in ("reason", "until") else value
         if field in entry and not value:
-            del entry[field]
+            _drop(entry, field)
         elif field in entry:
             entry[field] = text
         else:
@@ -410,3 +410,19 @@ def _rewrite(path: Path, new: ModelSpec) -> Path:
         raise RegistryError(f"{path}: can't be changed by a program; change it by hand")
     write_atomically(path, written.getvalue(), _ONWARD, RegistryError)
     return path
+
+
+def _drop(entry: Any, field: str) -> None:
+    """Deletes a field of a file. The lines of comments below it, which the editor keeps with it,
+    stay: below the field above."""
+    from ruamel.yaml.tokens import CommentToken
+
+    above = list(entry)[list(entry).index(field) - 1]
+    comment = entry.ca.items.pop(field, [None] * 3)[2]
+    del entry[field]
+    lines = comment.value.partition("\n")[2] if comment else ""
+    if not lines:
+        return
+    kept = entry.ca.items.setdefault(above, [None] * 4)
+    beside = kept[2].value if kept[2] else "\n"
+    kept[2] = CommentToken(beside + lines, comment.start_mark, None)

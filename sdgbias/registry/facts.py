@@ -33,12 +33,19 @@ _OTHERS = {
 }
 
 
-def classifies(architecture: str) -> str:
-    """Why a model of this class can't be scored: it puts out classes (ShieldGemma 2: yes or no), no
-    text; '' for any other."""
-    if not re.search(r"For\w*Classification$", architecture):
+def answers_not(architecture: str, encodes: bool = False) -> str:
+    """Why a model of this class can't be scored: it puts out classes (ShieldGemma 2: yes or no), or
+    fills gaps (BERT); '' for any other. ``encodes``: it would be loaded as a language model,
+    without the encoder that reads its prompts (BART)."""
+    if re.search(r"For\w*Classification$", architecture):
+        why = f"a classifier ({architecture}): puts out classes, no text"
+    elif architecture.endswith("ForMaskedLM"):
+        why = f"a model that fills gaps ({architecture}): it sees both sides of a word, writes none"
+    elif encodes:
+        why = f"an encoder-decoder ({architecture}), of which only the decoder would be loaded"
+    else:
         return ""
-    return f"a classifier ({architecture}): puts out classes, no text; choose a model that answers"
+    return f"{why}; choose a model that answers"
 
 
 def code_elsewhere(repo: str, *configs: Mapping[str, Any]) -> str:

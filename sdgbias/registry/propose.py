@@ -20,7 +20,7 @@ from sdgbias.registry.entries import (
     parse,
     to_dict,
 )
-from sdgbias.registry.facts import classifies, code_elsewhere, look
+from sdgbias.registry.facts import answers_not, code_elsewhere, look
 from sdgbias.registry.hub import ModelFacts
 from sdgbias.registry.machine import Machine
 from sdgbias.registry.spec import BACKENDS, VALID_REPOS, ModelSpec
@@ -288,7 +288,8 @@ def _judge(repo: str, backend: str, facts: ModelFacts, here: Host, trusted: bool
     a note on such code."""
     if backend not in _WEIGHTED or facts.unread:
         return ""
-    if why := classifies(facts.architecture):
+    encodes = facts.config.get("is_encoder_decoder") is True
+    if why := answers_not(facts.architecture, encodes and _language(facts, here)):
         raise RegistryError(f"{repo}: {why}")
     if trusted and (why := code_elsewhere(repo, facts.config, facts.processor)):
         raise RegistryError(f"{repo}: {why}")

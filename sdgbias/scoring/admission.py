@@ -78,14 +78,14 @@ def probe(
     """Loads the model, scores n prompts of a benchmark (None: of one generated for this) and asks
     admission's questions; below ``floor`` of candidate mass it doesn't pass. Never raises for a
     fault of the model."""
-    if spec.backend not in PROBED:
-        return Verdict(True, f"not probed: backend {spec.backend}")
-    from sdgbias.scoring.probes import probes  # an environment for vLLM alone has no pandas
-
     try:
         check(spec, root)  # before probes are made, which takes seconds
     except (ModelError, RegistryError) as error:
         return _refused(error)
+    if spec.backend not in PROBED:
+        return Verdict(True, f"not probed: backend {spec.backend}")
+    from sdgbias.scoring.probes import probes  # an environment for vLLM alone has no pandas
+
     chosen = probes(benchmark, n, 0, spec.views, QUESTIONS)
     try:
         with closing(load(spec, root)) as engine:

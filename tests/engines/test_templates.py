@@ -22,14 +22,14 @@ from transformers import PreTrainedConfig
 from sdgbias.engines import load
 from sdgbias.engines.hf import chat as chatting
 from sdgbias.engines.hf.engine import HuggingFace
-from sdgbias.engines.hf.load import load_model
+from sdgbias.engines.hf.load import language, load_model
 from sdgbias.engines.hf.processor import fill_from_config, load_chat, load_processor
 from sdgbias.errors import ModelError
 from sdgbias.methods.answers import parse_number
 from sdgbias.registry import entries
 from sdgbias.registry.propose import Request, propose
 from sdgbias.registry.spec import ModelSpec
-from sdgbias.types import DIGITS, Prompt
+from sdgbias.types import DIGITS, IMAGE_FREE, Prompt
 from tests.builders import families, own_code, thinker
 from tests.builders.bare_model import four_views
 from tests.builders.commands import ok, sdgbias
@@ -265,6 +265,14 @@ def test_what_is_not_to_be_loaded_is_refused(
     folder = Path(shutil.copytree(newvl[1], root / "m"))
     maps = {"AutoProcessor": "other/code--code_of_newvl.NewProcessor"}
     own_code.change(folder / "processor_config.json", auto_map=maps)
+    host = replace(SMALL, language=language)
+    for kind, name in (("bert", "BertForMaskedLM"), ("bart", "BartForConditionalGeneration")):
+        config = {"model_type": kind, "architectures": [name], "is_encoder_decoder": kind == "bart"}
+        other = saved(root / kind, config)
+        with refusal(f"{kind} is loaded"):
+            load_model(replace(spec(other), views=IMAGE_FREE), root)
+        with refusal(f"{kind} is proposed"):
+            propose(f"path:{other}", root, host)
     with refusal("a classifier is loaded"):
         load_model(spec(classifier), root)
     with refusal("a classifier is proposed"):

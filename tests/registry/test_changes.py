@@ -63,7 +63,8 @@ backend:   "hf"
 repo: owner/m
 revision: "0123456789abcdef0123456789abcdef01234567"
 # why it waits:
-reason: needs a GPU
+reason: needs a GPU  # for now
+# what it is asked:
 options:
     suites:
       - sdg   # places
@@ -81,7 +82,8 @@ def test_set_state_changes_three_fields_and_keeps_comments_and_order(root: Path)
     assert entries.set_state(root, "m", "enabled") == path
     enabled = path.read_text()
     assert entries.load(root, "m") == replace(before, state="enabled", reason="")
-    kept = ["looked at by A", "as the file", "not yet", "why it waits:", "places"]
+    kept = ["looked at by A", "as the file", "not yet", "why it waits:", "what it is asked:"]
+    kept.append("places")
     assert re.findall(r"# (.+)", enabled) == kept
 
     entries.set_state(root, "m", **QUARANTINED)

@@ -154,8 +154,11 @@ def test_probes_decide(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_endpoint_is_not_probed_and_a_wrong_benchmark_is_named() -> None:
-    api = replace(SPEC, backend="api", repo="a/b", revision="1")
+    options = {"api_key_env": "KEY", "base_url": "https://HOST/v1"}
+    api = replace(SPEC, backend="api", repo="a/b", revision="1", options=options)
     assert admission.probe(api, ROOT) == admission.Verdict(True, "not probed: backend api")
+    mistyped = replace(api, options=options | {"top_logprob": 5})
+    assert "unknown field 'top_logprob'" in admission.probe(mistyped, ROOT).line
     with pytest.raises(InputError, match="no benchmark here"):
         admission.probe(SPEC, ROOT, Path("nowhere"))
 

@@ -36,7 +36,7 @@ from sdgbias.engines.hf.model import attention, keep_greedy, keep_precise, memor
 from sdgbias.engines.hub_errors import translate
 from sdgbias.engines.options import HfOptions, read
 from sdgbias.errors import ModelError, SdgbiasError
-from sdgbias.registry.facts import adapters, classifies
+from sdgbias.registry.facts import adapters, answers_not
 from sdgbias.registry.spec import ModelSpec
 
 #: Names under which repositories list a model that answers about pictures, the likeliest first;
@@ -149,10 +149,11 @@ class Repository:
         """`from_pretrained` of the class that loads the model: the repository's own class where the
         entry trusts its code and auto_map names one; of a model that also speaks (Omni) the part
         that thinks; AutoModelForCausalLM for a language model that is asked no view with a picture.
-        Raises ModelError for a classifier."""
+        Raises ModelError for a model that doesn't write answers."""
         with self.reading():
             config = self.config()
-            if why := classifies((getattr(config, "architectures", None) or [""])[0]):
+            encodes = config.is_encoder_decoder and config.model_type in language()
+            if why := answers_not((config.architectures or [""])[0], encodes):
                 raise ModelError(f"{self.spec.name}: {self.spec.repo}: {why}")
             flash = is_flash_attn_2_available() and self.spec.dtype != "float32"
             options: dict[str, Any] = {"config": config}
