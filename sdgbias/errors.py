@@ -115,6 +115,13 @@ class NonFiniteLogits(ModelError):
     of_prompt = True
 
 
+class OutOfRange(ModelError):
+    """A prompt has more tokens than the model has positions, or a token that the model lacks."""
+
+    kind = "OutOfRange"
+    of_prompt = True
+
+
 class NoScores(ModelError):
     """An endpoint gives text only: no log-probabilities of tokens."""
 

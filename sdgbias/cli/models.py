@@ -392,8 +392,9 @@ def show_prompt(
     item: Annotated[str, Option(help="Id of the question. Default: the first one.")] = "",
     test: Annotated[str, Option(help="Test of the question, T1 to T5.")] = "T1",
     view: Annotated[
-        Literal["full", "img_q", "ctx_q", "q_only"], Option(help="Which evidence is shown.")
-    ] = "full",
+        Literal["full", "img_q", "ctx_q", "q_only"] | None,
+        Option(help="Which evidence is shown. Default: full; ctx_q of a language model."),
+    ] = None,
     benchmark: BenchmarkOption = DEFAULT_BENCHMARK,
 ) -> None:
     """Print a prompt as the model gets it.
@@ -413,11 +414,12 @@ def show_prompt(
             f"{name}: backend {spec.backend} has no tokenizer here; models prompt works for:"
             f" {', '.join(TOKENIZED)}"
         )
-    if view not in spec.views:
+    shown = view or spec.views[-1]
+    if shown not in spec.views:
         raise UsageError(
-            f"{name}: --view {view} {NEEDS_PICTURES}; this model is asked: {', '.join(spec.views)}"
+            f"{name}: --view {shown} {NEEDS_PICTURES}; this model is asked: {', '.join(spec.views)}"
         )
-    title, prompt = _find_prompt(benchmark, item, test, view)
+    title, prompt = _find_prompt(benchmark, item, test, shown)
     typer.echo("\n".join([f"{name}, {title}", *load_chat(spec, root).describe(prompt)]))
 
 

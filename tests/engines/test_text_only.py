@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from sdgbias.engines.hf.engine import HuggingFace
 from sdgbias.engines.hf.processor import load_processor
 from sdgbias.engines.hf.ways import decide
+from sdgbias.errors import OutOfRange
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.types import DIGITS, IMAGE_FREE, VIEWS, Prompt
 from tests.builders import language_models
@@ -167,6 +168,19 @@ def test_beams_and_penalties_of_a_repository_change_no_answer(tmp_path: Path) ->
     path.write_text(json.dumps({**json.loads(path.read_text()), **settings}), encoding="utf-8")
     assert [[Bare(folder).answer(prompt)] for prompt in numbers] != greedy
     assert HuggingFace(entry(folder), tmp_path).generate(numbers, [""], 3).texts == greedy
+
+
+def test_what_a_model_has_no_weights_for_is_not_padded_with_and_is_named(tmp_path: Path) -> None:
+    """Repositories add a token for padding to the tokenizer alone (LLaMA's of 2023)."""
+    folder = language_models.write(tmp_path / "m", "gpt2")
+    tokens = AutoTokenizer.from_pretrained(folder)
+    rows = len(tokens)
+    tokens.add_special_tokens({"pad_token": "[PAD]"})
+    tokens.save_pretrained(folder)
+    engine = HuggingFace(entry(folder), Path())
+    assert worst(engine, Bare(folder), SHORT) < 1e-4
+    with pytest.raises(OutOfRange, match=rf"4121 tokens, .*has 4096 positions and {rows} tokens"):
+        engine.candidate_scores([Prompt("x" * 4100, "AB")])
 
 
 def test_a_picture_and_an_entry_that_shows_pictures_are_refused(

@@ -208,6 +208,8 @@ def test_it_is_registered_with_the_views_that_it_can_be_asked(
     printed = ok(f"register-model {folder} {where} --yes", registry=root)
 
     assert "views     q_only, ctx_q: a language model, shown no pictures" in printed
+    command = f"models prompt tiny-lm --benchmark {tiny_benchmark}"  # as admission advises
+    assert "test T1, view ctx_q" in ok(command, registry=root)
     path = root / "registry" / "models" / "tiny-lm.yaml"
     entry = yaml.safe_load(path.read_text("utf-8"))
     path.unlink()

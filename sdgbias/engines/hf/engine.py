@@ -18,7 +18,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,7 +50,7 @@ from sdgbias.engines.hf.tokens import (
     put,
 )
 from sdgbias.engines.options import HfOptions, read
-from sdgbias.errors import ModelError, NonFiniteLogits
+from sdgbias.errors import ModelError, NonFiniteLogits, OutOfRange
 from sdgbias.methods.answers import thought_begun
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.types import DIGITS, Generated, Prompt, ScoreBatch
@@ -117,6 +117,10 @@ class HuggingFace(Backend):
         self.chat = load_chat(spec, root)
         self.processor, self.tokenizer = self.chat.processor, self.chat.tokenizer
         self.model, self.device = load_model(spec, root)
+        #: Tokens that the model knows: a tokenizer may have more, such as a padding token.
+        self.rows = len(self.model.get_input_embeddings().weight)
+        if (self.tokenizer.pad_token_id or 0) >= self.rows:
+            self.tokenizer.pad_token = None
         self.candidates = find_candidates(self.tokenizer)
         self.ends = end_ids(self.model.generation_config.eos_token_id, self.tokenizer)
         parameters = inspect.signature(self.model.forward).parameters
@@ -187,11 +191,27 @@ class HuggingFace(Backend):
             return language_part(self.model, self.name)
         return self.model
 
+    @contextmanager
+    def _computing(self, inputs: dict[str, Any]) -> Iterator[None]:
+        """OutOfMemory and OutOfRange in place of what torch raises."""
+        try:
+            with memory_errors():
+                yield
+        except IndexError as error:
+            if "index out of range in self" not in str(error):
+                raise
+            places = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+            raise OutOfRange(
+                f"{self.name}: a prompt of {inputs['input_ids'].shape[1]} tokens, the highest of"
+                f" number {int(inputs['input_ids'].max())}; the model has {places} positions and"
+                f" {self.rows} tokens"
+            ) from None
+
     def forward(self, **inputs: Any) -> Any:
         """One forward pass."""
         model = self._part(inputs)
         self.counts["forwards"] += 1
-        with memory_errors():
+        with self._computing(inputs):
             return model(**accepted(model, inputs))
 
     def _generate(
@@ -214,7 +234,7 @@ class HuggingFace(Backend):
             return_dict_in_generate=True,
             **options,
         )
-        with memory_errors():
+        with self._computing(inputs):
             out = model.generate(
                 **accepted(model, inputs),
                 generation_config=settings,
