@@ -33,6 +33,8 @@ from sdgbias.types import DIGITS, Generated, Prompt, ScoreBatch
 
 #: Precision of the remaining probability mass, because returned log-probabilities are rounded.
 RESOLUTION = 1e-5
+#: Two log-probabilities of one token that are no farther apart are the same one.
+_ROUNDED = 1e-3
 #: Placeholder with which endpoints report a negligible log-probability.
 NOTHING = -9999.0
 #: A token's text and its log-probability.
@@ -46,6 +48,8 @@ _OF_SCORES = {
 _FILTERED = re.compile(
     r"content_filter|(IMAGE_)?(SAFETY|RECITATION|PROHIBITED_CONTENT)$|(BLOCKLIST|SPII)$", re.I
 )
+#: Reasons to end an answer that are a limit of tokens: also Mistral's and Gemini's.
+_CUT = re.compile("length|max_tokens", re.I)
 #: How vLLM names a token where its server was started so, instead of its text.
 _BY_NUMBER = re.compile(r"token_id:\d+")
 #: Answers of which most must not begin with the mark of a thought.
@@ -84,10 +88,13 @@ def first_token(
     `spellings`: how many tokens of the vocabulary may be one candidate. `exact`: all spellings of
     all candidates were requested by id, so there is no slack.
     """
-    # some servers list the sampled token a second time
-    once = dict.fromkeys(named)
+    # some servers list the sampled token a second time, which they may have rounded otherwise
+    once: list[Named] = []
+    for token, value in named:
+        if not any(token == other and abs(value - v) <= _ROUNDED for other, v in once):
+            once.append((token, value))
     if chosen is not None and chosen[0] not in dict(once):
-        once[chosen] = None
+        once.append(chosen)
     likely = [(token, min(value, 0.0)) for token, value in once if value > NOTHING]
     share = np.exp([value for _, value in likely])
     left = max(0.0, 1.0 - float(share.sum())) + RESOLUTION
@@ -245,7 +252,7 @@ class Api(Backend):
         self.client.counts["refused"] += bool(filtered or answer.refusal)
         if limit:
             text = start + (answer.text or answer.refusal or "") + f" {FILTERED}" * filtered
-            return text.strip(), answer.finish_reason == "length"
+            return text.strip(), bool(_CUT.search(answer.finish_reason or ""))
         if filtered or answer.refusal:
             raise PromptRefused(f"{self.name}: the endpoint's content filter took the answer")
         return self.first_token(prompt, answer), answer.prompt_tokens

@@ -144,9 +144,9 @@ def _configured(facts: ModelFacts, where: str, read: Callable[[str], dict[str, A
 
 def missing_shards(folder: Path) -> str:
     """Which shards the index of a folder's safetensors names and the folder lacks; '' where none
-    are missing, or there is no index."""
+    are missing, or no index is read: none there, or beside all weights in one file."""
     index = folder / "model.safetensors.index.json"
-    if not index.is_file():
+    if not index.is_file() or (folder / "model.safetensors").is_file():
         return ""
     try:
         named = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())

@@ -90,6 +90,11 @@ class ModelFacts:
         return str(self.config.get("model_type", ""))
 
     @property
+    def sees(self) -> bool:
+        """Whether its configuration has a part for pictures; a language model's may be null."""
+        return self.config.get("vision_config") is not None
+
+    @property
     def architecture(self) -> str:
         named = self.config.get("architectures")
         return str(named[0]) if isinstance(named, list) and named else ""

@@ -278,7 +278,7 @@ def _backend(wanted: Request, base: ModelSpec, facts: ModelFacts, here: Host) ->
 def _language(facts: ModelFacts, here: Host) -> bool:
     """Whether the model reads text alone: as this transformers knows its family, or, of a family
     that it doesn't know, as a repository without a processor of pictures has it."""
-    if "vision_config" in facts.config or facts.family in here.families():
+    if facts.sees or facts.family in here.families():
         return False
     return facts.family in here.language() or ("auto_map" in facts.config and not facts.processor)
 
@@ -300,9 +300,8 @@ def _judge(repo: str, backend: str, facts: ModelFacts, here: Host, trusted: bool
             " text-generation model"
         )
     kind, own_code = facts.family, "auto_map" in facts.config or "auto_map" in facts.processor
-    seeing = "vision_config" in facts.config
-    supported = kind in here.families() or (not seeing and kind in here.language())
-    if not supported and not seeing and not own_code:
+    supported = kind in here.families() or (not facts.sees and kind in here.language())
+    if not supported and not facts.sees and not own_code:
         raise RegistryError(
             f"{repo}: model_type {kind!r} has no vision_config, and this transformers knows it"
             " neither as image-text-to-text nor as a language model; choose one of these"

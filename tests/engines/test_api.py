@@ -75,6 +75,10 @@ FIRST_TOKENS: dict[str, tuple[Any, str, dict[str, Any], list[float], list[float]
         *("81", {"exact": True}, [0.6, 0], [0.6, 0]),
     ),
     "by id": (likely(A=0.5, _A=0.2, B=0.1), "AB", {"exact": True}, [0.7, 0.1], [0.7, 0.1]),
+    "a token listed twice, rounded": (
+        [("A", -0.5), ("A", -0.50001), ("B", -1.5)],
+        *("AB", {"spellings": 1}, [0.60653, 0.22313], [0.60653, 0.22313]),
+    ),
     # 0.1 is left, of which another spelling may have at most all
     "chosen apart": (
         likely(B=0.2, C=0.1),

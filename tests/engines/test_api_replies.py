@@ -330,6 +330,8 @@ def test_tokens_that_are_named_by_their_byte_are_read(server: Server, make: Make
         (None, "SAFETY", {}, "refusal"),
         ("", "stop", {}, "empty"),
         (None, "length", {}, "truncated"),
+        ("The roofs", "MAX_TOKENS", {}, "truncated"),
+        ("The roofs", "model_length", {}, "truncated"),
         ("B. The roofs", "length", {}, "option"),
         ([{"type": "text", "text": "The answer "}, {"text": "is C."}], "stop", {}, "option"),
         ("<think>B?</think>\nC", "stop", {}, "option"),

@@ -22,7 +22,7 @@ from transformers import PreTrainedConfig
 from sdgbias.engines import load
 from sdgbias.engines.hf import chat as chatting
 from sdgbias.engines.hf.engine import HuggingFace
-from sdgbias.engines.hf.load import language, load_model
+from sdgbias.engines.hf.load import further_layers, language, load_model
 from sdgbias.engines.hf.processor import fill_from_config, load_chat, load_processor
 from sdgbias.errors import ModelError
 from sdgbias.methods.answers import parse_number
@@ -30,7 +30,7 @@ from sdgbias.registry import entries
 from sdgbias.registry.propose import Request, propose
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.types import DIGITS, IMAGE_FREE, Prompt
-from tests.builders import families, own_code, thinker
+from tests.builders import families, language_models, own_code, thinker
 from tests.builders.bare_model import four_views
 from tests.builders.commands import ok, sdgbias
 from tests.builders.hub_repositories import SMALL, saved
@@ -273,6 +273,10 @@ def test_what_is_not_to_be_loaded_is_refused(
             load_model(replace(spec(other), views=IMAGE_FREE), root)
         with refusal(f"{kind} is proposed"):
             propose(f"path:{other}", root, host)
+    deep = language_models.write(root / "deep", "llama")
+    own_code.change(deep / "config.json", num_hidden_layers=1)
+    with refusal("more layers than config.json says"):
+        load_model(replace(spec(deep), views=IMAGE_FREE), root)
     with refusal("a classifier is loaded"):
         load_model(spec(classifier), root)
     with refusal("a classifier is proposed"):
@@ -281,6 +285,12 @@ def test_what_is_not_to_be_loaded_is_refused(
         load(replace(spec(folder), trust_remote_code=True, notes="read by A"), root)
     with refusal("code of another repository is proposed"):
         propose(f"path:{folder}", root, SMALL, Request(trust_remote_code=True, notes="read by A"))
+
+
+def test_a_layer_that_guesses_further_tokens_is_none_that_is_missing() -> None:
+    names, more = ["model.layers.0.mlp.weight"], "model.layers.1.mlp.weight"
+    assert further_layers([more, "vision.0.weight", "head"], names) == [more]
+    assert further_layers([more, "model.layers.1.eh_proj.weight"], names) == []
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -58,6 +60,18 @@ def test_an_adapter_that_came_later_is_refused_when_the_model_is_loaded(root: Pa
     spec = ModelSpec("m", "M", "hf", f"path:{folder}", "local", "candidate")
     with pytest.raises(ModelError, match=f"m: .*adapter_config.json {BESIDE}"):
         load_model(spec, root)
+
+
+def test_an_index_beside_all_weights_in_one_file_is_not_read(root: Path) -> None:
+    index = json.dumps({"weight_map": {"a": "model-00001-of-00002.safetensors"}})
+    (saved(root / "m", VLM) / "model.safetensors.index.json").write_text(index, encoding="utf-8")
+    assert look("local:m", "", root).params == 2_000_000
+
+
+def test_a_language_model_may_have_a_vision_config_of_null(root: Path) -> None:
+    saved(root / "m", {"model_type": "llama", "vision_config": None})
+    host = replace(SMALL, language=lambda: frozenset({"llama"}))
+    assert not propose("local:m", root, host).spec.pictured
 
 
 def test_quantised_weights_are_named(root: Path) -> None:

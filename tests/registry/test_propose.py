@@ -179,7 +179,8 @@ def test_a_model_that_can_not_be_served_is_refused(
     saved(root / "encoder", {**VLM, "model_type": "clip", "architectures": ["CLIPModel"]})
     saved(root / "pickles", VLM, ("pytorch_model.bin",))
     index = json.dumps({"weight_map": {"a": "model-00002.safetensors"}})
-    (saved(root / "torn", VLM) / "model.safetensors.index.json").write_text(index)
+    torn = saved(root / "torn", VLM, ("model-00001.safetensors",))
+    (torn / "model.safetensors.index.json").write_text(index)
     pointer = b"version https://git-lfs.github.com/spec/v1\n"
     (saved(root / "pointer", VLM) / "model.safetensors").write_bytes(pointer)
 

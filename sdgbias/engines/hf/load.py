@@ -7,7 +7,8 @@ for a repository with code of its own that a person has read, by that code's `au
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -65,6 +66,22 @@ def language() -> frozenset[str]:
     """The model_types that it can load as causal language models, and not as vision-language
     models."""
     return frozenset(map(str, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)) - visual()
+
+
+def further_layers(unused: Iterable[str], names: Iterable[str]) -> list[str]:
+    """Of the weights that a model leaves unused, those of layers like the ones that it has by these
+    ``names``. A layer with weights of another kind is none of these: DeepSeek's last one guesses
+    further tokens."""
+
+    def kind(name: str) -> str:
+        return re.sub(r"\.\d+\.", ".N.", name)
+
+    def layer(name: str) -> str:
+        return (re.match(r".*?\.\d+\.", name) or [name])[0]
+
+    kinds, keys = set(map(kind, names)), sorted(unused)
+    others = {layer(key) for key in keys if kind(key) not in kinds}
+    return [key for key in keys if layer(key) not in others]
 
 
 def device() -> torch.device:
@@ -138,6 +155,11 @@ class Repository:
             raise ModelError(
                 f"{self.spec.name}: {self.spec.repo} lacks {len(lacking)} of the weights of a"
                 f" {type(model).__name__}, the first {lacking[0]}; copy or download it again, whole"
+            )
+        if more := further_layers(about["unexpected_keys"], model.state_dict()):
+            raise ModelError(
+                f"{self.spec.name}: {self.spec.repo} has weights of more layers than config.json"
+                f" says, the first {more[0]}; copy both again, of one revision"
             )
         for part in model.modules():  # outputs are read by name, whatever config.json asks for
             if getattr(part, "config", None) is not None:
