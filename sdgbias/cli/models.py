@@ -218,7 +218,8 @@ def quarantine_model(
         str, Option(help="Date of the next try, e.g. 2026-11-30. Default: until it is enabled.")
     ] = "",
     days: Annotated[
-        int | None, Option(min=1, help="Number of days until the next try, instead of --until.")
+        int | None,
+        Option(min=1, max=36500, help="Number of days until the next try, instead of --until."),
     ] = None,
 ) -> None:
     """Quarantine a model until a date, or until it is enabled."""

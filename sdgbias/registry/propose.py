@@ -31,6 +31,8 @@ NO_ENTRY = ModelSpec("", "", "", "", "", state="", dtype="", batch_size=0)
 #: Families that were trained on one picture per prompt: the benchmark's composite layout.
 ONE_PICTURE = ("blip-2", "instructblip", "llava", "paligemma", "vipllava")
 _WEIGHTED = ("hf", "vllm")
+#: Baselines that choose a label -> the family that each loads.
+_ZERO_SHOT = {"clip-zero-shot": "clip", "vit-zero-shot": "vit"}
 #: Up to this many parameters float32 costs little on any device, and is proposed whatever the
 #: config states: in half precision the answer to a prompt varies with the rest of its batch.
 FLOAT32_PARAMS = 100_000_000
@@ -286,6 +288,12 @@ def _language(facts: ModelFacts, here: Host) -> bool:
 def _judge(repo: str, backend: str, facts: ModelFacts, here: Host, trusted: bool) -> str:
     """RegistryError for a model that can't be scored or needs remote code without permission; else
     a note on such code."""
+    needed = _ZERO_SHOT.get(backend, facts.family)
+    if facts.family != needed and not facts.unread:
+        raise RegistryError(
+            f"{repo}: backend {backend} scores model_type {needed!r}, not {facts.family!r}; leave"
+            " --backend out, or choose another model"
+        )
     if backend not in _WEIGHTED or facts.unread:
         return ""
     encodes = facts.config.get("is_encoder_decoder") is True

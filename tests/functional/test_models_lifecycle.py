@@ -40,6 +40,7 @@ def test_the_states_by_hand(root: Path) -> None:
 
     days = {(date.today() + timedelta(days=more)).isoformat() for more in (1, 2)}
     printed = ok("models quarantine m --reason 'OOM at 40 GiB' --days 1", registry=root)
+    assert sdgbias("models quarantine m --reason x --days 100000000", registry=root).returncode == 2
     tomorrow = entry(root, "m")["until"]
     assert tomorrow in days, "the test may run over midnight"
     assert f"tried again from {tomorrow}" in printed and entry(root, "m")["state"] == "quarantined"

@@ -163,6 +163,7 @@ REFUSALS: dict[str, tuple[str, str, Request]] = {
     "no such local folder": ("local:nowhere", "", Request()),
     "a newer family": ("local:newer", "", Request()),
     "an encoder": ("local:encoder", "", Request()),
+    "a baseline of another family": ("local:encoder", "", Request(backend="vit-zero-shot")),
     "pickles in a folder": ("local:pickles", "", Request()),
     "a shard is missing": ("local:torn", "", Request()),
     "a pointer to weights": ("local:pointer", "", Request()),
