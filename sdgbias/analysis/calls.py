@@ -18,6 +18,7 @@ from sdgbias.analysis.run import RunData
 from sdgbias.methods import metrics, stats
 from sdgbias.methods.cade import Bools, Floats, Ints
 from sdgbias.suites.facet import NONE_RIGHT
+from sdgbias.suites.facet_groups import difference
 from sdgbias.suites.rows import FEWER
 
 StudyRow = dict[str, object]
@@ -274,12 +275,11 @@ def macro(m: Measurement) -> Iterator[StudyRow]:
 def last_minus_first(m: Measurement) -> Iterator[StudyRow]:
     """The difference of the means of the last and the first group."""
     last, other = len(m.level.columns) - 1, m.level.columns[0]["group"]
-    for s in m.samples:
-        metric, values = s.difference()
-        first, most = (values[m.level.code == at] for at in (0, last))
-        if len(first) and len(most):
-            e = stats.Estimate(float(most.mean() - first.mean()), len(first) + len(most))
-            yield m.row(s, f"{metric}{m.call.suffix}", e, last, other=other, x=float("nan"))
+    for s, by_group in m.measured():
+        if by_group.n[0] and by_group.n[last]:
+            apart = difference(by_group.estimate(last), by_group.estimate())
+            e = replace(apart, n=int(by_group.n[0] + by_group.n[last]))
+            yield m.row(s, by_group.metric, e, last, other=other, x=float("nan"))
 
 
 def disparity(m: Measurement) -> Iterator[StudyRow]:

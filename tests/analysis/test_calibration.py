@@ -44,8 +44,8 @@ def test_area_of_a_model_that_knows_is_smaller() -> None:
 
 
 def test_places_count_as_rows_where_every_answer_is_right() -> None:
-    """Twenty places of two answers: no draw ever has an error, so the bound is Wilson's, with t of
-    19 degrees of freedom for 20 places."""
+    """Twenty places of two answers without an error: the bound is Wilson's, with t of 19 degrees of
+    freedom for 20 places. The two surest answers are of one place: too few."""
     cell = mcq_cell(
         {"full": [_sure(c) for c in np.linspace(0.4, 0.95, 40)]},
         "A" * 40,
@@ -59,6 +59,31 @@ def test_places_count_as_rows_where_every_answer_is_right() -> None:
     t = 2.0930240544
     assert (whole["value"], whole["low"]) == (0.0, 0.0)
     assert whole["high"] == pytest.approx(t**2 / 20 / (1 + t**2 / 20))
+    assert list(risk["clusters"]) == list(range(1, 21)) and risk["low"].isna().sum() == 4
+
+
+def test_intervals_of_risks_and_their_area_are_those_of_shares() -> None:
+    """The last risk is that of all answers, and of 240 answers of 8 places the interval of the area
+    covers the true one; percentiles of resampled areas cover 89 %."""
+    covered = 0
+    sure = np.linspace(0.4, 0.95, 40)
+    true = np.mean([(1 - sure[::-1][: 2 * k]).mean() for k in range(1, 21)])
+    for seed in range(100):
+        is_right = np.random.default_rng(seed).random(40) < sure
+        places = [f"place-{i % 8}" for i in range(40)]
+        gold = "".join(np.where(is_right, "A", "B"))
+        cell = mcq_cell({"full": [_sure(p) for p in sure]}, gold, cluster_id=places)
+        rows = STUDIES["selective"].rows(run_of(cell), SETTINGS)
+        area = one(rows, test="T1", method="full", metric="aurc")
+        covered += area["low"] <= true <= area["high"]
+    assert covered >= 94
+    risk = rows[(rows["test"] == "T1") & (rows["x"] == 1.0)].iloc[0]
+    whole = stats.share(~is_right, places)
+    assert (risk["low"], risk["high"]) == pytest.approx((whole.low, whole.high))
+    wrong, ends = 1.0 - is_right[::-1], np.arange(2, 41, 2)
+    apart = [(wrong - wrong[:end].mean()) * (np.arange(40) < end) / end for end in ends]
+    wanted = stats.linearised(area["value"], 40 * np.mean(apart, axis=0), places[::-1], "share")
+    assert (area["low"], area["high"]) == pytest.approx((wanted.low, wanted.high))
 
 
 def test_the_interval_of_a_calibration_error_holds_it_and_what_resampled_gaps_are_off() -> None:

@@ -40,6 +40,8 @@ def test_the_gain_is_where_the_views_differ() -> None:
     assert shown == sorted(shown) and shown[-1] > 10 * shown[-2]
     last = one(rows, test="T1", attribute="divergence", group="5", other="1")
     assert last["value"] == pytest.approx(gain[5]["value"] - gain[1]["value"])
+    far = np.hypot(gain[5]["value"] - gain[5]["low"], gain[1]["high"] - gain[1]["value"])
+    assert last["low"] == pytest.approx(last["value"] - far) and last["n"] == 2 * N // 5
 
 
 def test_questions_of_one_divergence_stay_in_one_group() -> None:

@@ -1,5 +1,5 @@
-"""The bootstrap of a function of column means, composed of the draws and intervals of the
-package as the studies compose it."""
+"""The bootstrap of a function of column means, composed of the draws of the package as
+the studies compose it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,9 @@ from sdgbias.methods.cade import Floats
 
 @dataclass(frozen=True)
 class Resampled:
-    """value, low, high (S,) of S statistics; draws (B, S)."""
+    """value (S,) of S statistics; draws (B, S)."""
 
     value: Floats
-    low: Floats
-    high: Floats
     draws: Floats
 
 
@@ -41,5 +39,4 @@ def resampled(
     def of(totals: Floats) -> Floats:
         return statistic(totals[..., :-1] / totals[..., -1:])
 
-    value, found = of(sums.sum(axis=0)), of(stats.replicates(sums, draws, seed))
-    return Resampled(value, *stats.interval(value, found, sizes=np.bincount(code)), found)
+    return Resampled(of(sums.sum(axis=0)), of(stats.replicates(sums, draws, seed)))

@@ -7,11 +7,12 @@ what can't be had is NaN.
 
 intervals   Estimate: one number with its n, its clusters and a 95 % interval; the interval of each
             kind of number
-bootstrap   draws of clusters, intervals of anything that is a function of column means
+bootstrap   draws of clusters
 paired      tests of a difference from the sums of clusters, minimum detectable effect
 multiple    Holm
 measure     means and paired differences over groups, of many columns at once; mean, share, amount
-            and paired: of one column in one group; macro: the mean of classes
+            and paired: of one column in one group; macro: the mean of classes; linearised: of
+            any statistic whose rows have an influence
 ranks       letters of a leaderboard
 groups      disparity between groups
 """
@@ -19,7 +20,6 @@ groups      disparity between groups
 from __future__ import annotations
 
 from sdgbias.methods.stats.bootstrap import effective as effective
-from sdgbias.methods.stats.bootstrap import interval as interval
 from sdgbias.methods.stats.bootstrap import replicates as replicates
 from sdgbias.methods.stats.bootstrap import widening as widening
 from sdgbias.methods.stats.groups import Disparity as Disparity
@@ -41,6 +41,7 @@ from sdgbias.methods.stats.measure import MeansByGroup as MeansByGroup
 from sdgbias.methods.stats.measure import ValueColumn as ValueColumn
 from sdgbias.methods.stats.measure import adjusted as adjusted
 from sdgbias.methods.stats.measure import amount as amount
+from sdgbias.methods.stats.measure import linearised as linearised
 from sdgbias.methods.stats.measure import macro as macro
 from sdgbias.methods.stats.measure import mean as mean
 from sdgbias.methods.stats.measure import measure as measure

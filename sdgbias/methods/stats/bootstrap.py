@@ -7,8 +7,7 @@ counter per draw: the same seed gives the same draws, in blocks of any size and 
 columns.
 
 Draws of few clusters vary too little: with 5 of them plain percentiles cover 80 to 85 % where 95
-are stated. Intervals are therefore widened (`widening`): with 5, 8 and 12 clusters of 5 to 30 rows
-they then cover 94 to 95 %. Below ``FEWEST`` clusters there is no interval.
+are stated. What is read from them is therefore widened (`widening`).
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sdgbias.methods.cade import Floats
-from sdgbias.methods.stats.intervals import FEWEST, LEVEL
+from sdgbias.methods.stats.intervals import LEVEL
 
 #: Numbers in one block of weights (64 MiB of float64), and the share of non-zeros below which a
 #: sparse product is faster.
@@ -67,37 +66,3 @@ def widening(worth: ArrayLike) -> Floats:
     many, tail = np.maximum(np.asarray(worth, dtype=float), 2.0), (1 + LEVEL) / 2
     wider: Floats = stdtrit(many - 1, tail) * np.sqrt(many / (many - 1)) / ndtri(tail)
     return wider
-
-
-def interval(
-    value: Floats,
-    draws: Floats,
-    *,
-    sizes: ArrayLike,
-    within: tuple[float, float] = (-np.inf, np.inf),
-) -> tuple[Floats, Floats]:
-    """(S,) percentile bounds from (B, S) draws of clusters of (G,) ``sizes``. ``within``: the range
-    of the statistic. NaN below ``FEWEST`` clusters.
-
-    Draws that are NaN (a group that no drawn cluster belongs to) are left out; the bounds of a NaN
-    value are NaN.
-    """
-    rows = np.asarray(sizes)
-    if np.count_nonzero(rows) < FEWEST:
-        return np.full(value.shape, np.nan), np.full(value.shape, np.nan)
-    ordered = np.sort(draws, axis=0)  # NaN last
-    many = np.sum(~np.isnan(ordered), axis=0)
-    at = np.array([[(1 - LEVEL) / 2], [(1 + LEVEL) / 2]]) * np.maximum(many - 1, 0)
-    lower = np.floor(at).astype(int)
-    upper = np.minimum(lower + 1, np.maximum(many - 1, 0))
-    columns = np.arange(draws.shape[1])
-    low, high = ordered[lower, columns] + (at - lower) * (
-        ordered[upper, columns] - ordered[lower, columns]
-    )
-    wider = widening(effective(rows))
-    none = np.isnan(value) | (many == 0)
-    low, high = (
-        np.where(none, np.nan, np.clip(value + wider * (end - value), *within))
-        for end in (low, high)
-    )
-    return low, high

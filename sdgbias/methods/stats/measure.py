@@ -178,13 +178,7 @@ def macro(
     count = np.bincount(code, minlength=many)
     means = np.bincount(code, weights=x, minlength=many) / count
     influence = (x - means[code]) * x.size / (many * count[code])
-    scale: Kind = "fraction" if kind == "share" else kind
-    place, places = codes(c)
-    sums = np.bincount(place, weights=influence, minlength=places)
-    spread = spread_of(sums.astype(float), np.bincount(place).astype(float))
-    value, n = means.mean(keepdims=True), np.array([float(x.size)])
-    low, high = bounds(value, n, spread, scale, np.ones(1))
-    whole = Estimate(float(value[0]), x.size, float(low[0]), float(high[0]), places)
+    whole = linearised(float(means.mean()), influence, c, "fraction" if kind == "share" else kind)
     if kind != "share" or whole.too_few or whole.low == whole.low:
         return whole
     each = [share(x[code == i], c[code == i]) for i in range(many)]
@@ -195,6 +189,17 @@ def macro(
         for ends in ([(e, e.low) for e in each], [(e, e.high) for e in each])
     )
     return replace(whole, low=whole.value - below, high=whole.value + above)
+
+
+def linearised(value: float, influence: Floats, clusters: ArrayLike, kind: Kind) -> Estimate:
+    """A statistic of rows with the interval of its kind, from the (N,) influence of each row: its
+    residual, as of a mean of N."""
+    place, places = codes(clusters)
+    sums = np.bincount(place, weights=influence, minlength=places)
+    spread = spread_of(sums.astype(float), np.bincount(place).astype(float))
+    n = len(influence)
+    low, high = bounds(np.array([value]), np.array([float(n)]), spread, kind, np.ones(1))
+    return Estimate(value, n, float(low[0]), float(high[0]), places)
 
 
 class ClusterSums(NamedTuple):
