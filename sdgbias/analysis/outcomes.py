@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -52,8 +53,16 @@ class TaskOutcome:
         texts = self.items["question"] + "\t" + self.items["options"]
         return pd.factorize(texts, sort=True)[0].astype(np.int64)
 
+    @cached_property
+    def context(self) -> Ints:
+        """(n,) codes of the distinct CTX+Q prompts: question, options and the context's values."""
+        lines = self.items["context"]
+        texts = self.items["question"] + "\t" + self.items["options"] + "\t" + lines
+        return pd.factorize(texts, sort=True)[0].astype(np.int64)
+
     def codes(self, unit: str) -> Ints:
-        """(n,) codes of what rows are sampled by: 'place', 'prompt', or a column of ``more``."""
+        """(n,) codes of what rows are sampled by: 'place', 'prompt', 'context', or a column of
+        ``more``."""
         of_study = self.more.get(unit)
         codes: Ints = getattr(self, unit) if of_study is None else of_study
         return codes
@@ -87,7 +96,7 @@ def outcomes(cells: Sequence[TaskCell]) -> list[TaskOutcome]:
     """One Outcome per cell of a task, with the same place codes in all."""
     if not cells:
         return []
-    tables = [cell.items.loc[cell.test_rows].reset_index(drop=True) for cell in cells]
+    tables = [_shown(cell) for cell in cells]
     place, _ = pd.factorize(pd.concat([t["cluster_id"] for t in tables]), sort=True)
     places = np.split(place.astype(np.int64), np.cumsum([len(t) for t in tables])[:-1])
     return [_outcome(*of_one) for of_one in zip(cells, tables, places, strict=True)]
@@ -174,24 +183,28 @@ def pooled(parts: Sequence[TaskOutcome]) -> TaskOutcome:
     )
 
 
-def image_free(method: str, test: str) -> bool:
-    """Whether many places share the prompts of a view, because it contains neither the picture nor
-    a context value."""
-    valued = test in (ContextTest.T1.value, ContextTest.T2.value)
-    return method == View.Q_ONLY.value or (method == View.CTX_Q.value and not valued)
-
-
 def unit(o: TaskOutcome, method: str, versus: str = "") -> tuple[str, ...]:
-    """What a method's answers are sampled by: distinct prompts where many places share them, else
-    places."""
-    return ("prompt",) if image_free(method, o.test) else ("place",)
+    """What a method's answers are sampled by: those of Q-only by distinct prompts, because many
+    places share one."""
+    return ("prompt",) if method == View.Q_ONLY.value else units(o, method)
 
 
 def units(o: TaskOutcome, method: str, versus: str = "") -> tuple[str, ...]:
     """What values that the answers of one or two methods have a part in are clustered by: places,
-    and where many places share prompts, prompts too."""
-    shared = any(image_free(name, o.test) for name in (method, versus))
-    return ("place", "prompt") if shared else ("place",)
+    and where a view has no picture, the prompts that places share, too."""
+    shared = {View.Q_ONLY.value: "prompt", View.CTX_Q.value: "context"}
+    return ("place", *(name for view, name in shared.items() if view in (method, versus)))
+
+
+def _shown(cell: TaskCell) -> pd.DataFrame:
+    """The test rows of a cell's items, with the context line of its test where that has values:
+    prompts of one question that differ in names alone are no independent ones."""
+    items = cell.items.loc[cell.test_rows].reset_index(drop=True)
+    if cell.test not in (ContextTest.T1, ContextTest.T2):
+        return items.assign(context="")
+    code, texts = pd.factorize(items["context"])
+    lines = [json.loads(text).get(cell.test.value, "") if text else "" for text in texts]
+    return items.assign(context=np.array([*lines, ""], dtype=object)[code])
 
 
 def _outcome(cell: TaskCell, items: pd.DataFrame, place: Ints) -> TaskOutcome:

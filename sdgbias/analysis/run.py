@@ -43,7 +43,8 @@ class TaskCell:
 
     items: N rows with item_id, cluster_id, country, urban, wealth, photo ('with photo', 'without
         photo' or '', by what its picture shows), pillar, indicator, polarity,
-        split, target, tolerance, gold, gold_value, question, options (JSON text), n_options,
+        split, target, tolerance, gold, gold_value, question, options (JSON text), context (JSON
+        text of the context line by test, '' if none), n_options,
         groups (JSON text), '' outside suites of custom questions.
     logits (N, K) per view: NaN where the item lacks the candidate or has no score, -inf where
         censored.
@@ -197,7 +198,8 @@ def _items(results: Path, benchmark_id: str, run_id: str, task: Task) -> pd.Data
         """SELECT item_id, cluster_id, country, urban, wealth, pillar, indicator, polarity, split,
            CASE WHEN coalesce(modalities, '') = '' THEN '' WHEN starts_with(modalities, 'photo')
            THEN 'with photo' ELSE 'without photo' END AS photo, target, tolerance, gold, gold_value,
-           question, options::VARCHAR AS options, groups::VARCHAR AS groups FROM items
+           question, options::VARCHAR AS options, groups::VARCHAR AS groups,
+           context::VARCHAR AS context FROM items
            WHERE benchmark_id = $b AND task = $t
            AND item_id IN (SELECT item_id FROM scores WHERE run_id = $r AND task = $t)
            ORDER BY item_id""",

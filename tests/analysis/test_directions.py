@@ -3,6 +3,8 @@ views."""
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
@@ -78,6 +80,7 @@ def test_intervals_of_image_free_views_count_prompts(test: str) -> None:
         "A" * 36,
         test=test,
         question=[f"q{i}" for i in range(6) for _ in range(6)],
+        context=[json.dumps({"T1": f"asset index {i}", "T3": "asset index"}) for i in range(36)],
     )
     rows = STUDIES["directions"].rows(run_of(cell), AnalysisSettings())
     wordy = 36 if test == "T1" else 6
@@ -94,7 +97,9 @@ def test_intervals_of_image_free_views_count_prompts(test: str) -> None:
 def test_a_gap_to_answers_that_share_a_prompt_counts_prompts() -> None:
     """Without context values CTX+Q is one prompt for forty places: one answer, not forty."""
     for test, known in (("T1", True), ("T3", False)):
-        cell = mcq_cell({"full": [A, B] * 20, "ctx_q": [A] * 40}, "AABB" * 10, test=test)
+        context = [json.dumps({"T1": f"asset index {i}", "T3": "asset index"}) for i in range(40)]
+        views = {"full": [A, B] * 20, "ctx_q": [A] * 40}
+        cell = mcq_cell(views, "AABB" * 10, test=test, context=context)
         rows = STUDIES["directions"].rows(run_of(cell), AnalysisSettings())
         gap = one(rows, test=test, metric="accuracy_gain", versus="ctx_q", attribute="")
         assert np.isfinite(gap["low"]) == known

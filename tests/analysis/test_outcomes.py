@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -93,19 +95,17 @@ def test_holm_is_written_beside_the_unadjusted_p() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("method", "test", "shared"),
-    [
-        ("q_only", "T1", True),
-        ("ctx_q", "T1", False),
-        ("ctx_q", "T2", False),
-        ("ctx_q", "T3", True),
-        ("ctx_q", "T5", True),
-        ("img_q", "T5", False),
-        ("full", "T3", False),
-    ],
-)
-def test_places_share_the_prompts_of_views_without_picture_and_context_values(
-    method: str, test: str, shared: bool
-) -> None:
-    assert answers.image_free(method, test) is shared
+def test_questions_with_contexts_of_their_own_are_prompts_of_their_own() -> None:
+    """One question about six places: CTX+Q is six prompts where the context has
+    their values, one where it has names alone or there is none, and seven over these tests."""
+    context = [json.dumps({"T1": f"index {i}", "T3": "index", "T5": ""}) for i in range(6)]
+    cells = [
+        mcq_cell({"full": [[1.0, 0.0, 0.0]] * 6}, "A" * 6, test=test, context=context)
+        for test in ("T1", "T3", "T5")
+    ]
+
+    pools = answers.pools(run_of(*cells), Task.MCQ)
+
+    assert [len(set(o.context)) for o in pools] == [6, 1, 1, 7]
+    assert answers.units(pools[-1], "cade", "ctx_q") == ("place", "context")
+    assert answers.unit(pools[-1], "q_only") == ("prompt",)

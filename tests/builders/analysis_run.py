@@ -103,7 +103,7 @@ def _items(
     same = {"country": "Peru", "urban": "U", "wealth": "middle", "photo": "with photo"}
     same |= {"pillar": "Health & Nutrition", "indicator": "wasting", "polarity": "higher"}
     same |= {"split": "test", "question": "How much?", "options": "[]"}
-    same |= dict.fromkeys(("target", "gold", "groups"), "")
+    same |= dict.fromkeys(("target", "gold", "groups", "context"), "")
     base = pd.DataFrame({"item_id": range(n), "cluster_id": [f"place-{i}" for i in range(n)]})
     base = base.assign(**same, n_options=3, tolerance=np.nan, gold_value=np.nan)
     return base.assign(**{**more, **columns})

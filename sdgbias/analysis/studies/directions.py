@@ -7,8 +7,8 @@ same questions with a further category, 'invalid', where the model's most likely
 of the question's letters. These four add up to one.
 
 A Q-only prompt contains nothing about the place, so all questions of an indicator with the same
-options are one prompt. Its intervals count prompts, not places, as do those of CTX+Q where the
-context has no value; the number of distinct prompts is reported beside them.
+options are one prompt. Its intervals count prompts, not places; those of CTX+Q are the wider of
+that over places and that over prompts. The number of distinct prompts is reported beside them.
 """
 
 from __future__ import annotations
