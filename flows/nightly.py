@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flows import GIVEN, SETTINGS
-from sdgbias import locks, progress
+from sdgbias import locks, progress, settings
 from sdgbias.errors import InfrastructureError, RegressionBreach, SdgbiasError
 from sdgbias.nightly import process, records, schedule
 from sdgbias.nightly.night_options import OF_ONE_NIGHT, NightOptions, parse, takes_night_options
@@ -195,6 +195,7 @@ if __name__ == "__main__":
     if command is not one_night:
         del sys.argv[1]
     try:
+        settings.apply()
         typer.run(command)
     except SdgbiasError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -1,19 +1,19 @@
 """Five functions for notebooks, offered by `import sdgbias`, which imports them when they are first
 used: load, metrics, scores, compare, figure.
 
-Every one reads ``results``: a results file, by default that of SDGBIAS_RESULTS, else
-results/sdgbias.duckdb; a run is named by its run_id, or by its model for the newest run of that
-model. All raise StoreError (no such file, busy) and UsageError (an unknown name lists those there
-are).
+Every one reads ``results``: a results file, by default that of SDGBIAS_RESULTS, else of the project
+file sdgbias.toml, else results/sdgbias.duckdb; a run is named by its run_id, or by its model for
+the newest run of that model. All raise StoreError (no such file, busy) and UsageError (an unknown
+name lists those there are).
 """
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sdgbias import settings
 from sdgbias.errors import UsageError, one_of
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def figure(name: str, results: Path | str | None = None, **choice: str) -> Drawi
 
 
 def _file(results: Path | str | None) -> Path:
-    return Path(results or os.environ.get("SDGBIAS_RESULTS") or "results/sdgbias.duckdb")
+    return Path(results or settings.given().get("SDGBIAS_RESULTS") or "results/sdgbias.duckdb")
 
 
 def _pair(path: Path, one: str, other: str) -> list[str]:

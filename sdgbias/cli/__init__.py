@@ -1,7 +1,7 @@
 """The command line. A command imports what it needs when it runs, so that every command starts at
 once.
 
-* application, project, options: the application, the project file, shared options and output
+* application, options: the application, shared options and output
 * start: the tour, a project of one's own
 * data, review: from raw data to a benchmark
 * register, models: the registry

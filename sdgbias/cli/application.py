@@ -9,8 +9,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_group
 
-from sdgbias import __version__
-from sdgbias.cli import project
+from sdgbias import __version__, settings
 
 #: Earlier names of commands, and what does the same today.
 MOVED = {
@@ -100,7 +99,7 @@ def options(
     SDGBIAS_BENCHMARK, SDGBIAS_RAW or SDGBIAS_REGISTRY, else from the project file sdgbias.toml in
     this folder or above it, with lines such as results = "night.duckdb".
     """
-    project.apply()
+    settings.apply()
 
 
 def group(name: str, panel: str, about: str = "") -> typer.Typer:

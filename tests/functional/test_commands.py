@@ -18,8 +18,7 @@ import duckdb
 import pandas as pd
 import pytest
 
-from sdgbias import __version__, notebook, store
-from sdgbias.cli import project
+from sdgbias import __version__, notebook, settings, store
 from sdgbias.cli.application import MOVED, PANELS, command_tree
 from sdgbias.cli.options import print_json, query_table
 from sdgbias.cli.results import compare
@@ -289,7 +288,7 @@ def test_the_notebook_of_the_how_to_runs(results: Path, monkeypatch: pytest.Monk
 
 @pytest.fixture(autouse=True)
 def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in project.KEYS.values():
+    for variable in settings.KEYS.values():
         monkeypatch.delenv(variable, raising=False)
 
 
@@ -298,7 +297,7 @@ def test_a_project_file_counts_in_its_folder_and_below_after_option_and_environm
 ) -> None:
     below = tmp_path / "notes" / "deep"
     below.mkdir(parents=True)
-    (tmp_path / project.NAME).write_text(f'results = "{results}"\nregistry = "nowhere"\n')
+    (tmp_path / settings.NAME).write_text(f'results = "{results}"\nregistry = "nowhere"\n')
     named = ok(f"results --results {results}")
     assert ok("results", cwd=tmp_path) == ok("results", cwd=below) == named
     line = refused(4, "models", cwd=tmp_path)
@@ -307,6 +306,19 @@ def test_a_project_file_counts_in_its_folder_and_below_after_option_and_environm
     monkeypatch.setenv("SDGBIAS_RESULTS", "env.duckdb")
     assert "no results at env.duckdb" in refused(7, "results", cwd=tmp_path)
     assert "other.duckdb" in refused(7, "results --results other.duckdb", cwd=tmp_path)
+
+
+def test_a_project_file_counts_in_a_notebook_and_in_a_night_with_prefect(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(settings.NAME).write_text(f'results = "{results}"\n', encoding="utf-8-sig")
+    assert len(notebook.load())
+    Path(settings.NAME).write_text('results = "taken/r.duckdb"\n')
+    Path("taken").write_text("a file")
+    flow = [sys.executable, "-m", "flows.nightly"]
+    ended = subprocess.run(flow, env=environment(), capture_output=True, text=True)
+    assert ended.returncode == 8 and f"{tmp_path}/taken" in ended.stderr
 
 
 def test_a_build_writes_where_an_evaluation_reads(

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from sdgbias import errors
-from sdgbias.cli import project
+from sdgbias import errors, settings
 from tests.builders.commands import REPOSITORY, add_model, environment, refused, sdgbias
 from tests.builders.results import publish_fake
 
@@ -41,10 +40,12 @@ def world(tmp_path_factory: pytest.TempPathFactory, small_benchmark: Path) -> Pa
         "colour": 'colour = "a"',
         "number": "results = 3",
         "blank": 'raw = " "',
+        "home": 'raw = "~nobody-of-this-name/raw"',
+        "null": r'raw = "a\u0000b"',
         "broken": "results = a b",
     }.items():
         (folder / f"toml-{name}").mkdir()
-        (folder / f"toml-{name}" / project.NAME).write_text(text)
+        (folder / f"toml-{name}" / settings.NAME).write_text(text)
     return folder
 
 
@@ -52,7 +53,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, small_benchmark: Path) -> Pa
 def test_a_refusal_is_one_line_and_its_exit_code(
     world: Path, case: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for variable in project.KEYS.values():
+    for variable in settings.KEYS.values():
         monkeypatch.delenv(variable, raising=False)
     given = CASES[case]
 

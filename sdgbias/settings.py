@@ -37,23 +37,30 @@ def read(path: Path) -> dict[str, str]:
     """Environment variable -> absolute path, of each key in the file. Raises InputError:
     unreadable, an unknown key, a value that is no path."""
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
         raise InputError(f'{path}: can\'t be read: {error}; valid: KEY = "PATH"') from None
     paths = {}
     for key, value in content.items():
         if key not in KEYS:
             raise InputError(f"{path}: {one_of('key', key, KEYS)}")
-        if not isinstance(value, str) or not value.strip():
+        if not isinstance(value, str) or not value.strip() or "\0" in value:
             raise InputError(f"{path}: {key} = {value!r}; valid: a path in quotes")
-        paths[KEYS[key]] = str(path.parent / Path(value).expanduser())
+        try:
+            paths[KEYS[key]] = str(path.parent / Path(value).expanduser())
+        except RuntimeError:
+            raise InputError(f"{path}: {key} = {value!r}; no such home folder here") from None
     return paths
+
+
+def given() -> dict[str, str]:
+    """Environment variable -> path: of the environment, else of the project file."""
+    path = find(Path.cwd())
+    here = {name: os.environ[name] for name in KEYS.values() if os.environ.get(name)}
+    return (read(path) if path else {}) | here
 
 
 def apply() -> None:
     """Set the variables of the project file that the environment doesn't set, for this command and
     the processes that it starts."""
-    path = find(Path.cwd())
-    for variable, value in ({} if path is None else read(path)).items():
-        if not os.environ.get(variable):
-            os.environ[variable] = value
+    os.environ.update(given())
