@@ -32,7 +32,7 @@ WITH answers AS (
            concat_ws('/', p.run_id, p.task, p.test, p.method, if(p.task = 'mcq', 'accuracy', 'interval_accuracy')) AS result
     FROM predictions p
     JOIN items i ON i.benchmark_id = $benchmark AND i.task = p.task AND i.item_id = p.item_id
-    JOIN read_parquet($prompts) q ON q.task = p.task AND q.item_id = p.item_id AND q.test = p.test
+    JOIN read_parquet($prompts, hive_partitioning = false) q ON q.task = p.task AND q.item_id = p.item_id AND q.test = p.test
     WHERE p.run_id = $run AND p.split = 'test' AND p.method IN ('full', 'full_generated', 'cade')
           AND p.correct IS NOT NULL AND NOT (p.task = 'mcq' AND list_contains($withheld::BIGINT[], p.item_id))
 )

@@ -22,7 +22,7 @@ SELECT number, rtrim(line, chr(13))
 FROM (SELECT row_number() OVER () AS number, line
       FROM read_csv($path, auto_detect = false, header = false, delim = chr(1), quote = '',
                     escape = '', columns = {'line': 'VARCHAR'}, strict_mode = false,
-                    max_line_size = 50000000))
+                    max_line_size = 50000000, hive_partitioning = false))
 WHERE trim(coalesce(line, ''), E' \t\r') <> ''
 
 -- name: check

@@ -192,10 +192,14 @@ def _rows(folder: Path, view: NightView) -> str:
     if _any(folder, view.files):
         parts.append(
             f"SELECT {names} FROM read_json({_pattern(folder, view.files)}, columns = {{{types}}},"
-            " format = 'newline_delimited', ignore_errors = true) WHERE night IS NOT NULL"
+            " format = 'newline_delimited', ignore_errors = true, hive_partitioning = false)"
+            " WHERE night IS NOT NULL"
         )
     if _any(folder, f"*.{view.parquet}"):
-        packed = f"SELECT {names} FROM read_parquet({_pattern(folder, f'*.{view.parquet}')})"
+        packed = (
+            f"SELECT {names} FROM read_parquet({_pattern(folder, f'*.{view.parquet}')},"
+            " hive_partitioning = false)"
+        )
         hidden = f" ANTI JOIN (SELECT {key} FROM ({parts[0]})) USING ({key})" if parts else ""
         parts.append(f"SELECT {names} FROM ({packed}){hidden}")
     casts = ", ".join(f'CAST(NULL AS {kind}) AS "{name}"' for name, kind in view.columns.items())

@@ -71,11 +71,13 @@ def files(
 
 
 def _scan(con: Any, table: str, paths: Sequence[Path]) -> str:
-    """The statement that reads these files. A filter on run_id opens only those of its runs."""
+    """The statement that reads these files. A filter on run_id opens only those of its runs. Of the
+    folders above, `task=mcq` for one, no column is made."""
     con.execute(f"SET VARIABLE {table}_files = [{', '.join(map(quoted, paths))}]")
     return (
-        f"SELECT * FROM read_parquet(getvariable('{table}_files'), hive_partitioning = true,"
-        " hive_types = {'run_id': 'VARCHAR'})"
+        "SELECT * EXCLUDE (filename), url_decode(parse_path(filename)[-2][8:]) AS run_id"
+        f" FROM read_parquet(getvariable('{table}_files'), filename = true,"
+        " hive_partitioning = false)"
     )
 
 

@@ -345,6 +345,15 @@ def test_same_tables_same_bytes(folder: Path) -> None:
     assert not list(folder.glob(".*"))
 
 
+def test_a_folder_above_that_names_a_column_is_only_a_folder(tmp_path: Path) -> None:
+    places = [tmp_path / "plain", tmp_path / "country=XX" / "split=val" / "rule=none"]
+    written = []
+    for place in places:
+        place.mkdir(parents=True)
+        written.append(card.build_card(card_folder(place)))
+    assert written[0] == written[1]
+
+
 def test_the_id_does_not_see_how_a_table_is_packed(folder: Path) -> None:
     before = card.benchmark_id(folder)
     table = prompts()

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from sdgbias import store
+from sdgbias.store import night_files
 from tests.builders.commands import ok
 from tests.builders.results import empty
 from tests.builders.store_rows import run, unpacked_earlier
@@ -62,6 +63,22 @@ def test_each_answer_stands_beside_its_question(results: Path) -> None:
     assert set(answers["suite"]) == {"streets"}
     right = answers["pred"] == answers["gold"]
     assert (right == answers["correct"]).all()
+
+
+def test_folders_above_that_name_a_column_are_only_folders(results: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "night=n" / "model=m" / "task=t" / "run_id=r"
+    folder.mkdir(parents=True)
+    path = unpacked_earlier(folder)
+    for month in ("09", "10"):
+        row = {"night": f"2026-{month}-01T0130", "status": "done"}
+        night_files.write(path, "nights", row)
+        outcome = {"night": row["night"], "model": "one", "suite": "sdg"}
+        night_files.write(path, "night_outcomes", outcome)
+    assert night_files.compact(path, "2026-10") == ["2026-09"]
+    rows = store.query(path, "SELECT night, model FROM night_outcomes ORDER BY night")
+    assert rows.to_numpy().tolist() == [["2026-09-01T0130", "one"], ["2026-10-01T0130", "one"]]
+    sql = "SELECT run_id, count(*) FROM predictions WHERE task = 'mcq' GROUP BY ALL ORDER BY 1"
+    assert store.query(path, sql).equals(store.query(results, sql))
 
 
 def test_errors_cluster_by_prompt_where_a_prompt_holds_nothing_of_the_place(results: Path) -> None:

@@ -95,7 +95,7 @@ def content_digest(path: Path, columns: Sequence[str] = ()) -> str:
         raise InputError(f"{path}: missing column(s) {', '.join(lost)}; {again(path)}")
     digest = hashlib.sha256(json.dumps(names).encode())
     with database(path.parent) as con:
-        file = con.table_function("read_parquet", [str(path)])
+        file = con.read_parquet(str(path), hive_partitioning=False)
         kinds = dict(zip(file.columns, map(str, file.types), strict=True))
         row = ", ".join(_canonical(name, kinds[name]) for name in names)
         rows = con.sql(f"SELECT to_json(row) FROM (SELECT {row} FROM file) AS row")
@@ -149,7 +149,7 @@ def _tables(out: Path, notes: Mapping[str, Any]) -> Iterator[duckdb.DuckDBPyConn
     with database(out) as con:
         for name in TABLES:
             with reading(_path(out, name), again(_path(out, name))) as path:
-                con.read_parquet(str(path)).create_view(name)
+                con.read_parquet(str(path), hive_partitioning=False).create_view(name)
         both = ", ".join(_ITEM)
         con.execute(
             f"CREATE VIEW items AS SELECT 'mcq' AS task, {both} FROM items_mcq"
@@ -157,9 +157,11 @@ def _tables(out: Path, notes: Mapping[str, Any]) -> Iterator[duckdb.DuckDBPyConn
         )
         series = con.sql("SELECT '' AS series, '' AS source WHERE false")  # of a release
         if (path := _path(out, "series")).is_file():
-            series = con.read_parquet(str(path)).project("series, source")
+            series = con.read_parquet(str(path), hive_partitioning=False)
+            series = series.project("series, source")
         series.create_view("series")
-        con.read_parquet(str(_path(out, "quarantine"))).aggregate(
+        left_out = con.read_parquet(str(_path(out, "quarantine")), hive_partitioning=False)
+        left_out.aggregate(
             """"table", rule,
             if(starts_with("table", 'items_'), regexp_replace(key, '^.*[|]', ''), '') AS what,
             count(*) AS n"""
@@ -177,7 +179,9 @@ def _merge_quarantine(out: Path) -> None:
     texts = ", ".join(f'"{name}"::VARCHAR AS "{name}"' for name in QUARANTINE_COLUMNS)
     none = ", ".join(f'NULL AS "{name}"' for name in QUARANTINE_COLUMNS)
     with database(out) as con:
-        rows = con.read_parquet(parts) if parts else con.sql(f"SELECT {none} WHERE false")
+        rows = con.sql(f"SELECT {none} WHERE false")
+        if parts:
+            rows = con.read_parquet(parts, hive_partitioning=False)
         write_atomically(
             _path(out, "quarantine"),
             lambda part: rows.project(texts).write_parquet(str(part), compression="zstd"),

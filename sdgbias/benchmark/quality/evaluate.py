@@ -341,7 +341,7 @@ def _create(con: duckdb.DuckDBPyConnection, name: str, table: Table, words: set[
     if isinstance(table, Path):
         path = str(table).replace("'", "''")
         source = f"(SELECT *, file_row_number AS row_no FROM read_parquet('{path}',"
-        source += " file_row_number = true))"
+        source += " file_row_number = true, hive_partitioning = false))"
     else:
         source = f"{name}_given"
         given = {column: _column(table[column]) for column in table if column in words}

@@ -79,7 +79,8 @@ def export(
         with duckdb.connect() as con:
             con.execute("SET enable_progress_bar = false")
             for name in tables:
-                con.read_parquet(f"{benchmark / name}.parquet").create_view(name)
+                path = f"{benchmark / name}.parquet"
+                con.read_parquet(path, hive_partitioning=False).create_view(name)
             con.execute(_SQL[f"{origin}-pictures"])
             images = _write_pictures(con, benchmark, out, progress)
             counted = con.execute(_SQL["parts"].format(table=tables[-1])).fetchall()
