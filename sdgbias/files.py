@@ -81,6 +81,15 @@ def regular_size(path: Path) -> int:
     return status.st_size
 
 
+def beside(results: Path, suffix: str) -> Path:
+    """The folder of this suffix that belongs to a results file: beside it or, where it is a link
+    without one, beside the file that it leads to."""
+    folder = results.with_suffix(suffix)
+    if folder.exists() or not results.is_symlink():
+        return folder
+    return results.resolve().with_suffix(suffix)
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary path beside ``path`` to write to: renamed onto it at the end of the block,

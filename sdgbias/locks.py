@@ -94,7 +94,7 @@ def _held(
     results: Path, kind: Callable[..., AbstractContextManager[object]], wait: float
 ) -> Iterator[None]:
     held: set[Path] = _MINE.__dict__.setdefault("held", set())
-    path = results.resolve().with_name(results.name + ".lock")
+    path = Path(f"{results.resolve()}.lock")
     with ExitStack() as stack:
         if path not in held:
             try:

@@ -80,6 +80,8 @@ def connect(
         else:
             stack.enter_context(_WRITER)
             database.make_folder(path)
+            if not path.exists():
+                database.refuse_namesake(path)
             migrate.prepare(path, wait)
             stack.enter_context(locks.shared(path, wait))
             con = stack.enter_context(database.open_file(path, False, wait))

@@ -6,11 +6,12 @@ messages for its errors.
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -92,6 +93,20 @@ def open_file(path: Path, read_only: bool, wait: float) -> duckdb.DuckDBPyConnec
         pause = min(pause * 1.6, 0.5)
 
 
+def refuse_namesake(path: Path) -> None:
+    """Raises StoreError where another results file is of this name but for its suffix, such as a
+    copy: the folders of both are one, and each would take the other's files for orphans."""
+    real = path.resolve()
+    for other in real.parent.glob(f"{glob.escape(real.stem)}*"):
+        if other.stem == real.stem and other.resolve() != real and other.is_file():
+            with suppress(OSError), other.open("rb") as file:
+                if file.read(12)[8:] == b"DUCK":
+                    raise StoreError(
+                        f"{path}: {other.name} beside it has the same folders,"
+                        f" {real.stem}.runs and {real.stem}.nights; give one of them another name"
+                    )
+
+
 def make_folder(path: Path) -> None:
     with writable(path.parent, "choose another --results"):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -171,6 +186,7 @@ def write_reasons(con: duckdb.DuckDBPyConnection, run_id: str | None = None) -> 
 def rewriting(path: Path) -> Iterator[Path]:
     """A draft beside a DuckDB file, renamed onto it at the end of the block; a reader keeps the old
     file until it closes it. Raises StoreError where there is no room."""
+    path = path.resolve()  # a link stays one
     draft = path.with_name(f".{path.name}.part")
     _discard(draft)
     try:

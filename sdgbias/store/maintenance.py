@@ -15,7 +15,8 @@ holes.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -28,6 +29,14 @@ from sdgbias.files import packaged_sql
 from sdgbias.progress import Progress, each, silent
 from sdgbias.store import database, parquet, views
 from sdgbias.store.parquet import RunTable
+
+
+@contextmanager
+def _alone(results: Path) -> Iterator[None]:
+    """Where files are removed: no other process writes, and no other results file has them."""
+    database.refuse_namesake(results)
+    with locks.alone(results):
+        yield
 
 
 def _catalogued(results: Path) -> list[RunTable]:
@@ -103,7 +112,7 @@ def apply(results: Path, nights: int, per_model: int, now: datetime) -> pd.DataF
     catalogue, in one transaction, then the files are deleted: if killed in between, `compact`
     removes the rest. ``now``: UTC."""
     folder = parquet.home(results)
-    with locks.alone(results):
+    with _alone(results):
         planned = plan(results, nights, per_model)
         going = planned.loc[planned["kept"] == "", "run_id"].tolist()
         if going:
@@ -125,7 +134,7 @@ def remove(results: Path, run_ids: Sequence[str]) -> pd.DataFrame:
     questions that they were asked, the nights and the score cache stay. Raises StoreError for an
     unknown run, before anything is removed."""
     folder = parquet.home(results)
-    with locks.alone(results):
+    with _alone(results):
         runs = store.query(results, "FROM runs WHERE list_contains(?, run_id)", [list(run_ids)])
         for run_id in (name for name in run_ids if name not in set(runs["run_id"])):
             raise store.unknown_run(results, run_id)
@@ -159,7 +168,7 @@ def compact(results: Path, progress: Progress = silent) -> Cleared:
     readers are not disturbed. Raises StoreError while another process writes, or where there is no
     room for a second DuckDB file."""
     folder = parquet.home(results)
-    with locks.alone(results):
+    with _alone(results):
         left = orphans(results)
         freed = sum(p.stat().st_size for p in left)
         for path in each(progress, "clearing orphans", left):

@@ -90,7 +90,7 @@ VIEWS = {
 def home(results: Path) -> Path:
     """The folder of all nights of a results file. Those that earlier versions wrote into a folder
     `nights` for all results files beside it are moved here."""
-    folder, shared = results.with_suffix(".nights"), results.parent / "nights"
+    folder, shared = files.beside(results, ".nights"), results.parent / "nights"
     if shared.is_dir() and not folder.exists():
         try:
             _take_over(shared, folder, results.name)

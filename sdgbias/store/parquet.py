@@ -21,7 +21,7 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sdgbias.files import writable
+from sdgbias.files import beside, writable
 from sdgbias.store.tables import DETAILS
 
 #: Small enough that looking up one question reads only a part of the file.
@@ -55,7 +55,7 @@ _COMPARED: dict[str, tuple[int, int, int, str]] = {}
 
 def home(results: Path) -> Path:
     """The folder that contains the Parquet files of this results file."""
-    return results.with_suffix(".runs")
+    return beside(results, ".runs")
 
 
 def folder_of(run_id: str) -> str:

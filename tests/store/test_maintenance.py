@@ -166,3 +166,27 @@ def test_compaction_keeps_every_row(results: Path) -> None:
     store.publish(results, run("b", model="b"), tables(0.9))  # written to as before
     mass = store.query(results, "SELECT min(mass) AS m FROM scores WHERE run_id = 'b'")["m"]
     assert mass[0] == 0.9
+
+
+def test_a_copy_beside_a_results_file_costs_it_no_details(results: Path) -> None:
+    other = results.with_suffix(".bak")
+    shutil.copy2(results, other)
+    for clearing in (
+        lambda: maintenance.remove(other, ["b"]),
+        lambda: maintenance.apply(other, 1, 1, NOW),
+        lambda: maintenance.compact(other),
+        lambda: store.publish(results.with_suffix(".db"), run("c"), tables()),
+    ):
+        with pytest.raises(StoreError, match=r"has the same folders, r\.runs and r\.nights"):
+            clearing()
+    assert not maintenance.check(results) and not results.with_suffix(".db").exists()
+
+
+def test_a_link_to_a_results_file_has_its_details_and_stays_a_link(results: Path) -> None:
+    link = results.with_name("latest.duckdb")
+    link.symlink_to(results.name)
+    assert not maintenance.check(link)
+    maintenance.compact(link)
+    store.publish(link, run("c"), tables())
+    assert link.is_symlink() and not maintenance.check(results)
+    assert len(store.query(results, "FROM scores WHERE run_id = 'c'"))
