@@ -184,7 +184,7 @@ def catch_up(client: SyncPrefectClient, night: NightOptions, now: datetime) -> N
     registered: the one that was ended together with its server. Prefect itself starts the runs that
     became late while nothing ran."""
     registered = client.read_deployment_by_name(NIGHTLY)
-    due = schedule.missed(night.cron, night.zone, records.last_finished(night.results), now)
+    due = schedule.missed(night.cron, night.zone, records.last_finished(night, now), now)
     if due and registered.created and due > registered.created:
         more: dict[str, Any] = {"parameters": {"catch_up": True}, "tags": ["catch-up"]}
         client.create_flow_run_from_deployment(registered.id, **more)

@@ -11,14 +11,14 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pandas as pd
 
 from sdgbias import locks, store
 from sdgbias.errors import InfrastructureError, RegistryError, StoreError
-from sdgbias.nightly import process
+from sdgbias.nightly import process, schedule
 from sdgbias.nightly.attempt import FAILED, SKIPPED, JobOutcome
 from sdgbias.nightly.night_options import NightOptions
 from sdgbias.nightly.plan import BROKEN, Night, Skipped
@@ -188,10 +188,12 @@ def history(results: Path, model: str = "") -> pd.DataFrame:
     return night_files.query(results, sql, [model], model)
 
 
-def last_finished(results: Path) -> str | None:
-    """Name of the newest completed night of all models (no --model); None if there is none."""
+def last_finished(options: NightOptions, now: datetime) -> str | None:
+    """Name of the newest completed night of all models (no --model) up to ``now``; None if there is
+    none. One of a later time (a clock that ran ahead, a --night by hand) is not the last one."""
     # records made by 0.1.0 name the option models
     of_all = "coalesce(config->>'model', config->>'models') IS NULL"
-    sql = f"SELECT max(night) AS night FROM nights WHERE status = ? AND {of_all}"
-    newest = night_files.query(results, sql, [DONE])["night"][0]
+    sql = f"SELECT max(night) AS night FROM nights WHERE status = ? AND night < ? AND {of_all}"
+    later = schedule.night_id(now + timedelta(minutes=1), options.zone)
+    newest = night_files.query(options.results, sql, [DONE, later])["night"][0]
     return None if pd.isna(newest) else str(newest)

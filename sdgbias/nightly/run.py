@@ -80,7 +80,7 @@ def due_now(options: NightOptions, now: datetime) -> NightOptions | None:
     """The options of the night that --catch-up stands for; None if the last due one is done."""
     if not options.catch_up:
         return options
-    last = records.last_finished(options.results)
+    last = records.last_finished(options, now)
     due = schedule.missed(options.cron, options.zone, last, now)
     return replace(options, scheduled_for=due.isoformat()) if due else None
 

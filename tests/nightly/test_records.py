@@ -68,7 +68,7 @@ def test_given_a_night_from_begin_to_end_then_the_results_file_shows_it(tmp_path
     entry(tmp_path, "new", state="candidate", reason="look at it")
     night = begin(s)
     assert records.status(s.results, NIGHT) == "running"
-    assert records.last_finished(s.results) is None
+    assert records.last_finished(s, NOW) is None
     assert records.add(s.results, [published()]) == ""
     steps = {"gate": records.StepResult("done")}
     assert records.end(s.results, night, "done", steps, NOW + timedelta(minutes=3)) == ""
@@ -77,12 +77,15 @@ def test_given_a_night_from_begin_to_end_then_the_results_file_shows_it(tmp_path
     assert json.loads(row["benchmarks"]) == {"sdg": "b1"}
     assert json.loads(row["steps"]) == {"gate": "done"}
     assert row["finished_at"] - row["started_at"] == timedelta(minutes=3)
-    assert records.last_finished(s.results) == NIGHT
+    assert records.last_finished(s, NOW) == NIGHT
     outcomes = records.history(s.results).set_index("model")["outcome"].to_dict()
     assert outcomes == {"a": "published", "away": "skipped"}, "a candidate is no news"
     some = replace(s, model=["a"], night=LATER)
     assert records.end(s.results, begin(some), "done", {}, NOW) == ""
-    assert records.last_finished(s.results) == NIGHT, "--catch-up still has to ask everybody"
+    assert records.last_finished(s, NOW) == NIGHT, "--catch-up still has to ask everybody"
+    ahead = replace(s, night="2031-01-01T0130")
+    assert records.end(s.results, begin(ahead), "done", {}, NOW) == ""
+    assert records.last_finished(s, NOW) == NIGHT, "a clock that ran ahead stops no later night"
     moved = tmp_path / "elsewhere"
     s.results.parent.rename(moved)
     sql = "SELECT n.status, o.run_id FROM nights n JOIN night_outcomes o USING (night)"
