@@ -91,7 +91,8 @@ def home(results: Path) -> Path:
     """The folder of all nights of a results file. Those that earlier versions wrote into a folder
     `nights` for all results files beside it are moved here."""
     folder, shared = files.beside(results, ".nights"), results.parent / "nights"
-    if shared.is_dir() and not folder.exists():
+    # a folder of this name may be somebody's own
+    if not folder.exists() and (_any(shared, "*/night.json") or _any(shared, "*.nights.parquet")):
         try:
             _take_over(shared, folder, results.name)
         except OSError:  # nothing may be written here, or another process was first

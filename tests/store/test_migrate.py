@@ -285,6 +285,13 @@ def test_months_that_are_over_are_copied_where_other_results_have_nights_too(sha
         assert list(nights) == ["2026-10-01T0130", night]
 
 
+def test_a_folder_of_that_name_without_nights_is_left_where_it_is(tmp_path: Path) -> None:
+    (tmp_path / "nights").mkdir()
+    (tmp_path / "nights" / "notes.txt").write_text("mine")
+    assert logs(tmp_path / "a.duckdb") == []
+    assert (tmp_path / "nights" / "notes.txt").is_file()
+
+
 def test_shared_nights_are_read_where_nothing_may_be_written(
     shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
