@@ -65,13 +65,18 @@ def home_of(night: NightOptions) -> Path:
 @takes_night_options()
 def one_night(**options: Any) -> None:
     """Run one night now; with `serve` before the options, every night."""
-    log = home_of(parse(**options)) / "server.log"
+    home = home_of(parse(**options))
+    log = home / "server.log"
     below = progress.ADDRESS in os.environ  # the models and steps write to its line themselves
     with ExitStack() as started:
         with progress.shown("nightly"):
             progress.update("starting Prefect")
             port, running = free_port(), None
             if ENV_API not in os.environ:
+                # not the user's ~/.prefect, which other projects' Prefect has or nobody may write
+                os.environ.setdefault("PREFECT_HOME", str(home))
+                memo = Path(os.environ["PREFECT_HOME"]) / "memo_store.toml"
+                os.environ.setdefault("PREFECT_SERVER_MEMO_STORE_PATH", str(memo))
                 running = started.enter_context(server(port, log, settings_of("by_hand")))
                 os.environ[ENV_API] = f"http://127.0.0.1:{port}/api"
             from flows.night import BREACH, nightly  # as long as the server needs

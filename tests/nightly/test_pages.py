@@ -104,13 +104,15 @@ def test_given_a_command_above_then_its_line_says_that_prefect_starts(tmp_path: 
     results = f"--results={tmp_path / 'results' / 'r.duckdb'}"
     command = [sys.executable, "-m", "flows.nightly", "--night=2026-11-21T0130", results]
     with progress.listening():
-        env = {**os.environ, "PREFECT_HOME": str(tmp_path)}  # a new database takes seconds
-        flow = subprocess.Popen(command, cwd=REPOSITORY, env=env)
+        env = {k: v for k, v in os.environ.items() if k != "PREFECT_HOME"}
+        flow = subprocess.Popen(command, cwd=REPOSITORY, env=env | {"HOME": str(tmp_path)})
         lines = {"starting Prefect", "waiting for Prefect's server"}
         try:
             shown = lambda: lines & {one.what for one in progress.records()}  # noqa: E731
             wait_for("its line", lambda: flow.poll() is not None or shown())
             assert flow.poll() is None
+            wait_for("its database", (tmp_path / "results/.prefect/prefect.db").is_file)
+            assert not (tmp_path / ".prefect").exists(), "the user's own Prefect is left alone"
         finally:
             flow.kill()
             flow.wait()

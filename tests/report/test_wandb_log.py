@@ -168,6 +168,13 @@ def test_artifacts_are_the_benchmark_the_model_and_the_scores(
         assert base64.b64decode(entry["digest"]) == hashlib.md5(path.read_bytes()).digest()
 
 
+def test_all_that_a_waiting_run_refers_to_lies_in_its_folder(first: tuple[Path, Offline]) -> None:
+    written, said = first
+    entries = [entry for one in said.artifacts.values() for entry in one["files"].values()]
+    places = [Path(entry["at"]) for entry in entries if entry["at"]]
+    assert len(places) > 4 and all(at.is_relative_to(written) and at.is_file() for at in places)
+
+
 def test_an_unchanged_night_is_a_point_of_the_history(second: tuple[Path, Offline]) -> None:
     assert second[1].artifacts == {} and not (second[0] / "files" / "media").exists()
     assert second[1].run["tags"] == "planted,sdg,unchanged"

@@ -40,6 +40,8 @@ DEFAULTS = {
 #: Collection of W&B's registry that scores are linked to, e.g. wandb-registry-bias/scores.
 REGISTRY = "SDGBIAS_WANDB_REGISTRY"
 LOGGED = "logged.json"
+#: The variables with the folders in which W&B's client keeps files of artifacts and tables.
+STAGES = ("WANDB_DATA_DIR", "WANDB_CACHE_DIR")
 #: What to do where the folder of the W&B runs can't be written.
 OTHER_DIR = "choose another --dir"
 #: The axis of plots over nights.
@@ -218,6 +220,10 @@ def _write(
         "tags": [record["provenance"], record["suite"], *["unchanged"] * small],
     }
     run, offline = _start(settings, offline)
+    written = Path(run.dir).parent
+    # below the home folder what a waiting run refers to would stay for ever, or can't be written
+    ours = [name for name in STAGES if not os.environ.get(name)]
+    os.environ.update(dict.fromkeys(ours, str(written)))
     try:
         run.define_metric(NIGHT_YEAR)
         run.define_metric("*", step_metric=NIGHT_YEAR)
@@ -231,11 +237,12 @@ def _write(
                 if rows
             }
         run.log(history, step=step)
-        written = Path(run.dir).parent
         if not small:
             _log_artifacts(run, results, record, written / "artifacts", online=not offline)
     finally:
         run.finish()
+        for name in ours:
+            del os.environ[name]
     return written, offline
 
 
