@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sdgbias.engines.agreement import TOLERANCES, log_shares
+from sdgbias.engines.agreement import log_shares, rounding, same_score
 from sdgbias.errors import EngineDied
 from sdgbias.registry.spec import ModelSpec
 from tests.builders.sample_prompts import prompts_of
@@ -35,7 +35,8 @@ def test_a_killed_server_is_started_again(
     half = replace(tiny, backend="hf", dtype="bfloat16", options={})
     plain = type(reference)(half, REPOSITORY)
     far = np.abs(log_shares(found.logits) - log_shares(plain.candidate_scores(asked).logits))
-    assert np.nanmax(far) < TOLERANCES["bfloat16"]
+    # a processor's own kernels of bfloat16 decide how far it rounds: as parity asks
+    assert np.nanmax(far) <= same_score("bfloat16", rounding(plain, asked))
     steps = (found.logits[:, 1:] - found.logits[:, :1]) * 128
     steps = steps[np.isfinite(steps)]
     assert np.mean(np.abs(steps - np.round(steps)) > 0.01) > 0.9
