@@ -30,7 +30,7 @@ from sdgbias import locks, progress, settings
 from sdgbias.errors import InfrastructureError, RegressionBreach, SdgbiasError
 from sdgbias.nightly import process, records, schedule
 from sdgbias.nightly.night_options import OF_ONE_NIGHT, NightOptions, parse, takes_night_options
-from sdgbias.nightly.prefect_server import ENV_API, free_port, server, wait_for
+from sdgbias.nightly.prefect_server import ENV_API, free_port, keep_files, server, wait_for
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -73,10 +73,7 @@ def one_night(**options: Any) -> None:
             progress.update("starting Prefect")
             port, running = free_port(), None
             if ENV_API not in os.environ:
-                # not the user's ~/.prefect, which other projects' Prefect has or nobody may write
-                os.environ.setdefault("PREFECT_HOME", str(home))
-                memo = Path(os.environ["PREFECT_HOME"]) / "memo_store.toml"
-                os.environ.setdefault("PREFECT_SERVER_MEMO_STORE_PATH", str(memo))
+                keep_files(os.environ, home)
                 running = started.enter_context(server(port, log, settings_of("by_hand")))
                 os.environ[ENV_API] = f"http://127.0.0.1:{port}/api"
             from flows.night import BREACH, nightly  # as long as the server needs

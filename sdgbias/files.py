@@ -274,12 +274,17 @@ def json_object(path: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
+def is_release(benchmark: Path) -> bool:
+    """Whether a benchmark's folder was created by `sdgbias release import`."""
+    return bool(json_object(benchmark / "origin.json").get("release", False))
+
+
 def build_command(benchmark: Path) -> str:
     """The command that makes a benchmark folder again, by what it holds."""
     card = json_object(benchmark / "benchmark.json")
     kinds = {"own": "suite build FOLDER", FACET: "people build"}
     kind = kinds.get(str(card.get("kind") or card.get("suite")), "build")
-    if json_object(benchmark / "origin.json").get("release"):
+    if is_release(benchmark):
         kind = "release import FOLDER"
     return f"sdgbias {kind} --out {argument(benchmark)}"
 

@@ -28,9 +28,16 @@ import pyarrow.parquet as pq
 from sdgbias.benchmark import card, items, prompts, quality
 from sdgbias.benchmark.card.figures import counts as counted
 from sdgbias.benchmark.draw import TABLE_B
-from sdgbias.benchmark.release import is_release
 from sdgbias.errors import InputError, UsageError, argument, one_of
-from sdgbias.files import json_object, reading, understood, write_atomically, write_json, writing
+from sdgbias.files import (
+    is_release,
+    json_object,
+    reading,
+    understood,
+    write_atomically,
+    write_json,
+    writing,
+)
 from sdgbias.progress import Progress, silent
 from sdgbias.raw import clusters as clusters_module
 from sdgbias.raw import regions, series

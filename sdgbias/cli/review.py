@@ -75,8 +75,8 @@ def import_review(
     It prints the agreement of the two reviewers (Cohen's kappa) and the share of rejected questions
     in each stratum.
     """
-    from sdgbias.benchmark.release import is_release
     from sdgbias.benchmark.review.verdicts import import_reviews
+    from sdgbias.files import is_release
 
     figures = import_reviews(first, second, benchmark, out, adjudicator)
     released = is_release(benchmark)

@@ -39,6 +39,7 @@ def environment(*groups: str) -> dict[str, str]:
     """The environment of everything that the tour starts, with these groups of Prefect's
     settings."""
     from sdgbias.files import packaged_yaml
+    from sdgbias.nightly.prefect_server import keep_files
 
     settings: dict[str, dict[str, str]] = packaged_yaml("prefect.yaml")
     variables = {
@@ -46,10 +47,8 @@ def environment(*groups: str) -> dict[str, str]:
     }
     # a key in the environment is for other work than synthetic data
     variables |= {"WANDB_MODE": "offline", **os.environ}
-    home = Path(variables.setdefault("PREFECT_HOME", str(Path("results/.prefect").resolve())))
+    home = keep_files(variables, Path("results/.prefect").resolve())
     home.mkdir(parents=True, exist_ok=True)
-    # Prefect looks for it in the user's own folder otherwise, and warns where there is none
-    variables.setdefault("PREFECT_SERVER_MEMO_STORE_PATH", str(home / "memo_store.toml"))
     # two small models share the cores: a thread that waits for the others leaves its core to them
     variables.setdefault("OMP_NUM_THREADS", str(os.cpu_count() or 1))
     variables.setdefault("OMP_WAIT_POLICY", "PASSIVE")

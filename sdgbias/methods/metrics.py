@@ -87,13 +87,6 @@ def calibration_error(gaps: Floats, n: Floats) -> Floats:
     return np.sum(np.abs(gaps), axis=-1) / n
 
 
-def risk_curve(errors: Floats, rows: Floats) -> Floats:
-    """(..., steps) errors and rows per step, most confident first -> (..., steps) error rate at
-    each coverage."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.cumsum(errors, axis=-1) / np.cumsum(rows, axis=-1)
-
-
 def max_min(values: Floats) -> Floats:
     """(..., g) values of groups, NaN unknown -> (...,) largest minus smallest; NaN with fewer than
     two known groups."""

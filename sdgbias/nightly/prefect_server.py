@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
@@ -16,6 +16,15 @@ from sdgbias.nightly import process
 
 ENV_API = "PREFECT_API_URL"
 PATIENCE = 300.0  # seconds for a server to answer
+
+
+def keep_files(variables: MutableMapping[str, str], home: Path) -> Path:
+    """Where these variables don't say it, Prefect's files lie in ``home``: not in the user's own
+    folder, which other projects share or nobody may write. The folder that they name."""
+    home = Path(variables.setdefault("PREFECT_HOME", str(home)))
+    # Prefect looks for it in the user's own folder otherwise, and warns where there is none
+    variables.setdefault("PREFECT_SERVER_MEMO_STORE_PATH", str(home / "memo_store.toml"))
+    return home
 
 
 def free_port(port: int = 0) -> int:

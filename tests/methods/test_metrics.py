@@ -43,13 +43,6 @@ def test_calibration_error_weighs_bins_by_their_rows() -> None:
     )
 
 
-def test_risk_curve() -> None:
-    assert metrics.risk_curve(
-        np.array([0.0, 1.0, 2.0]), np.array([2.0, 2.0, 2.0])
-    ) == pytest.approx([0 / 2, 1 / 4, 3 / 6])
-    assert np.isnan(metrics.risk_curve(np.array([0.0]), np.array([0.0]))[0])
-
-
 def test_a_decimal_error_of_exactly_the_tolerance_is_within_it() -> None:
     error = np.array([0.4 - 0.3, 0.1002, np.nan])
     assert error[0] > 0.1, "in binary 0.4 - 0.3 is 0.10000000000000003"

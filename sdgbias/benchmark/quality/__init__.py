@@ -31,9 +31,8 @@ from sdgbias.benchmark.quality.relations import Table
 from sdgbias.benchmark.quality.rules import FILES, RuleSet, find_suites, load_rules
 from sdgbias.benchmark.quality.stored import stored_facts
 from sdgbias.benchmark.quality.validation import open_context, render_docs, validate
-from sdgbias.benchmark.release import is_release
 from sdgbias.errors import DataValidationError, InputError, argument
-from sdgbias.files import build_command, json_file, json_object, write_json
+from sdgbias.files import build_command, is_release, json_file, json_object, write_json
 from sdgbias.types import FACET
 
 __all__ = [

@@ -23,9 +23,8 @@ import yaml
 
 from sdgbias import suites, wording
 from sdgbias.benchmark.card.figures import source_ids
-from sdgbias.benchmark.release import is_release
 from sdgbias.errors import InputError, UsageError, argument
-from sdgbias.files import build_command, reading, understood
+from sdgbias.files import build_command, is_release, reading, understood
 from sdgbias.raw.images.shards import FOLDER, ImageReader
 from sdgbias.report.publish.runs import PublishedFile
 from sdgbias.types import Task
