@@ -28,6 +28,24 @@ def share_that_lean(said: list[np.ndarray], *units: list[np.ndarray]) -> float:
     return float(np.mean([verdict.startswith(("leans", "splits")) for verdict in verdicts]))
 
 
+@pytest.mark.parametrize(
+    ("ends", "words"),
+    [
+        ([(0.55, 0.65), (0.15, 0.25), (0.10, 0.20)], "leans pessimistic"),
+        ([(0.40, 0.50), (0.40, 0.50), (0.05, 0.10)], "splits between conservative and pessimistic"),
+    ],
+)
+def test_ties_that_could_have_gone_elsewhere_are_no_lean(
+    ends: list[tuple[float, float]], words: str
+) -> None:
+    shares = {
+        d: stats.Estimate((low + high) / 2, 100, low, high, 20)
+        for d, (low, high) in zip(DIRECTIONS, ends, strict=True)
+    }
+    assert lean.verdict(shares) == lean.verdict(shares, ties=0.05) == words
+    assert lean.verdict(shares, ties=0.16) == "shows no clear direction"
+
+
 @pytest.mark.parametrize("prompts", [6, 12])
 def test_one_random_direction_per_prompt_is_no_lean(prompts: int) -> None:
     """Twenty places share each prompt. Counted by place, most pillars would be said to lean."""
