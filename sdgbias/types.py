@@ -115,6 +115,11 @@ class ContextTest(StrEnum):
     T4 = "T4"
     T5 = "T5"
 
+    @property
+    def has_values(self) -> bool:
+        """Whether its context line has values of the place, not names alone."""
+        return self in (ContextTest.T1, ContextTest.T2)
+
 
 #: Context tests of each task (regression: the authors' release has T2 and T5 only).
 TESTS: dict[Task, tuple[ContextTest, ...]] = {

@@ -14,7 +14,7 @@ import pandas as pd
 from sdgbias.analysis.run import RunData, TaskCell, once
 from sdgbias.methods import metrics
 from sdgbias.methods.cade import Bools, Decision, Floats, Ints, Streams, argmax_view, decide, usable
-from sdgbias.types import ContextTest, Task, View
+from sdgbias.types import Task, View
 
 CADE = "cade"
 L = TypeVar("L")
@@ -200,7 +200,7 @@ def _shown(cell: TaskCell) -> pd.DataFrame:
     """The test rows of a cell's items, with the context line of its test where that has values:
     prompts of one question that differ in names alone are no independent ones."""
     items = cell.items.loc[cell.test_rows].reset_index(drop=True)
-    if cell.test not in (ContextTest.T1, ContextTest.T2):
+    if not cell.test.has_values:
         return items.assign(context="")
     code, texts = pd.factorize(items["context"])
     lines = [json.loads(text).get(cell.test.value, "") if text else "" for text in texts]

@@ -80,7 +80,7 @@ def context_lines(items: pd.DataFrame, test: ContextTest, target: str = "") -> p
     """The context of every item under one test ('' = no Context line). `items` holds the six label
     columns and `urban`."""
     names = context_variables(test, target)
-    if test in (ContextTest.T1, ContextTest.T2):
+    if test.has_values:
         values = _listed((shown_values(name, items[name]) for name in names), ", ")
         return values.where(values == "", "Given: " + values)
     hint = "You may consider: " + ", ".join(CONTEXT_NAMES[name] for name in names)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 NAME = SDG
 #: Bumped when the processing of scores changes (parsing an answer, a metric), so that older runs
 #: are recomputed.
-ANALYSIS = "6"
+ANALYSIS = "7"
 _ITEM = ("item_id", "cluster_id", "pillar", "indicator", "answer", "split")
 #: Columns required to build prompts and compute results.
 _NEEDED = {

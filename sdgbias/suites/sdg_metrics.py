@@ -16,7 +16,7 @@ from sdgbias.raw.indicators import DIRECTIONS, letter_directions
 from sdgbias.suites import sdg_censoring
 from sdgbias.suites.rows import numbers
 from sdgbias.suites.suite import StoredScores
-from sdgbias.types import DIGITS, GENERATED, TESTS, Task, View
+from sdgbias.types import DIGITS, GENERATED, TESTS, ContextTest, Task, View
 
 IMAGE_FREE = tuple(
     view + suffix for view in (View.Q_ONLY.value, View.CTX_Q.value) for suffix in ("", GENERATED)
@@ -108,6 +108,15 @@ def _cells(rows: pd.DataFrame, task: Task, scored: StoredScores) -> np.ndarray:
     return cell
 
 
+def prompts_of(rows: pd.DataFrame, task: Task, scored: StoredScores) -> np.ndarray:
+    """(R,) what answers without a picture are counted by: their prompt, or where a context line
+    has names alone the question's Q-only prompt, because T3, T4 and T5 then ask one question."""
+    bare = [test.value for test in ContextTest if not test.has_values]
+    names_alone = rows["method"].isin(IMAGE_FREE) & rows["test"].isin(bare)
+    method = rows["method"].where(~names_alone, View.Q_ONLY.value)
+    return scored.prompt_of[_cells(rows.assign(method=method), task, scored)]
+
+
 def _answer_columns(
     answers: pd.DataFrame, items: pd.DataFrame, task: Task, scored: StoredScores
 ) -> Answers:
@@ -146,7 +155,7 @@ def _answer_columns(
     columns: dict[str, np.ndarray] = {
         # only compared for equality, and integers are faster
         "cluster_id": pd.factorize(items["cluster_id"], sort=True)[0][item],
-        "prompt": scored.prompt_of[cell],
+        "prompt": prompts_of(answers, task, scored),
         "test": np.asarray(tests, dtype=object)[test],
         "method": np.asarray(methods, dtype=object)[method],
         "pillar": items["pillar"].to_numpy(dtype=object)[item],
@@ -313,7 +322,7 @@ def metric_rows(
         blocks.append(_distinct_prompts(groups, prompts))
     if judged is not None:
         columns = {str(name): judged[name].to_numpy() for name in judged}
-        columns["prompt"] = scored.prompt_of[_cells(judged, task, scored)]
+        columns["prompt"] = prompts_of(judged, task, scored)
         columns["cluster_id"] = pd.factorize(judged["cluster_id"], sort=True)[0]
         metrics_of = [AnswerMetric(*metric) for metric in sdg_censoring.METRICS[task]]
         blocks += measured(columns, metrics_of, task)

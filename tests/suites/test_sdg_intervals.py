@@ -11,7 +11,8 @@ from scipy.stats import binomtest
 
 from sdgbias.methods import stats
 from sdgbias.suites import sdg, sdg_metrics
-from sdgbias.types import TESTS, Task
+from sdgbias.suites.suite import StoredScores
+from sdgbias.types import TESTS, ContextTest, Task
 
 PLACES, PROMPTS = 30, 6
 
@@ -93,6 +94,30 @@ def test_one_answer_per_prompt_on_many_places_is_covered_as_few_answers(prompts:
 def test_with_a_picture_every_place_is_a_prompt_of_its_own(method: str) -> None:
     frame, hits = rows(method)
     assert numbers(share_of(frame, hits)) == told(stats.share(hits, frame["cluster_id"]))
+
+
+def test_a_question_shown_with_names_alone_is_one_prompt_in_every_test() -> None:
+    keys = {
+        "q_only": dict.fromkeys(ContextTest, "q"),
+        "ctx_q": dict(
+            zip(ContextTest, ("all {}", "some {}", "names", "fewer names", "q"), strict=True)
+        ),
+    }
+    cells = pd.DataFrame(
+        [
+            {"task": "mcq", "item_id": place, "test": test.value, "view": view, "key": key}
+            for place in ("x", "y")
+            for view, of_test in keys.items()
+            for test, key in of_test.items()
+        ]
+    )
+    cells["key"] = [k.format(i) for k, i in zip(cells["key"], cells["item_id"], strict=True)]
+    scored = StoredScores(cells, pd.DataFrame({"key": []}), pd.DataFrame())
+    for method in ("ctx_q", "ctx_q_generated"):
+        rows = cells[cells["view"] == "ctx_q"].assign(method=method)
+        prompts = pd.Series(sdg_metrics.prompts_of(rows, Task.MCQ, scored), rows["test"])
+        assert prompts[["T1", "T2"]].nunique() == 4
+        assert prompts[["T3", "T4", "T5"]].nunique() == 1
 
 
 def test_a_row_says_that_its_prompts_are_too_few() -> None:
