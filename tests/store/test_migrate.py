@@ -54,7 +54,8 @@ def test_every_row_of_the_schema_before_is_a_number_of_today(
     """Its runs are golden ones, so every number is among those that are computed today, but for the
     share of answers without a letter, which `unparsed_rate` counts, for first tokens that are no
     candidate, which are counted by question now, for calibration errors, risks, gains by divergence
-    and CTX+Q over all tests and in studies, which have other intervals, and for what is computed no more."""
+    and CTX+Q over all tests and in studies, which have other intervals, and for what is computed no
+    more."""
     (path, rows), key = studied, ["run_id", *KEY]
 
     after = store.query(path, "FROM numbers")
