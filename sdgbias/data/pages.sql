@@ -27,6 +27,10 @@ FROM (SELECT study, model, task, test, method, pillar, indicator, metric, "value
      JOIN numbers c USING (run_id, study, attribute, "group", indicator)
 WHERE list_contains($runs, run_id) AND study = 'wordings' AND indicator = 'all' AND contains(s.metric, 'share_')
       AND c.metric = if(starts_with(s.metric, 'share_'), 'distinct_indicators', 'distinct_prompts')
+UNION ALL BY NAME
+SELECT parameter AS study, model, task, test, method, pillar, indicator, metric, "value", n, ci_low, ci_high, clusters, missing_reason
+FROM {numbers}
+WHERE list_contains($runs, run_id) AND study = 'perturbation' AND parameter IN ('reversed', 'random') AND indicator = 'all'
 
 -- name: right-answers
 -- Directions of the right answers of test questions with three options: options ascend, so that of an indicator that is better when higher

@@ -16,10 +16,22 @@ from sdgbias.methods.stats import Estimate
 #: model.
 FEWEST_UNITS = 6
 UNJUDGED = "can't be judged"
+UNCLEAR = "shows no clear direction"
+FOLLOWS_ORDER = "follows the order of options"
 
 
-def verdict(shares: Mapping[str, Estimate], unit: str = "prompt", ties: float = 0.0) -> str:
+def verdict(
+    shares: Mapping[str, Estimate],
+    unit: str = "prompt",
+    ties: float = 0.0,
+    reordered: Mapping[str, Estimate] | None = None,
+) -> str:
     """'leans X': X lies above one third and above every other share, intervals not overlapping.
+
+    ``reordered``: the shares with the options in another order, which control for selection bias
+    (App. E.3). A lean is stated where X has the most answers in that order, too, and either not
+    measurably fewer or measurably more than a third; else the model 'follows the order of options'
+    where X has measurably fewer, and 'shows no clear direction' where it hasn't.
 
     'splits between X and Y': the third option lies below one third and below both. Else 'shows no
     clear direction'. 'N prompts: too few to say' below ``FEWEST_UNITS`` clusters, each a ``unit``;
@@ -36,7 +48,12 @@ def verdict(shares: Mapping[str, Estimate], unit: str = "prompt", ties: float = 
         return UNJUDGED
     first, second, third = sorted(shares, key=lambda d: (-shares[d].value, d))
     if shares[first].low - ties > max(1 / 3, shares[second].high + ties):
-        return f"leans {first}"
+        control = (reordered or shares)[first]
+        fewer = control.high + ties < shares[first].low - ties
+        ahead = control.value >= max(e.value for e in (reordered or shares).values())
+        if ahead and (not fewer or control.low - ties > 1 / 3):
+            return f"leans {first}"
+        return FOLLOWS_ORDER if fewer else UNCLEAR
     if shares[third].high + ties < min(1 / 3, shares[second].low - ties):
         return f"splits between {min(first, second)} and {max(first, second)}"
-    return "shows no clear direction"
+    return UNCLEAR

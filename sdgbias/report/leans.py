@@ -18,6 +18,7 @@ _HOLDS = {
     "distinct prompt": ("in one wording", "holds for other questions in this wording"),
     "wording": ("of {} indicators", "holds for other wordings of these"),
 }
+_ORDERS = {"reversed": "reversed", "random": "in random order"}
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,11 @@ class Lean:
         return self.verdict.removeprefix("leans ") if self.verdict.startswith("leans ") else ""
 
     @property
+    def stated(self) -> bool:
+        """Whether the answers are said to follow something: a direction or the order of options."""
+        return bool(self.way) or self.verdict == lean.FOLLOWS_ORDER
+
+    @property
     def prompts(self) -> str:
         return prompts([self])
 
@@ -49,14 +55,19 @@ class Lean:
         """The verdict in a few words: 'optimistic', 'no clear lean'."""
         if self.verdict.startswith("shows"):
             return "no clear lean"
+        return self.phrase.removeprefix("leans ")
+
+    @property
+    def phrase(self) -> str:
+        """'leans optimistic on its 5 indicators'."""
         scope = f" on its {self.indicators} indicators" if self.kind == "wording" else ""
-        return (self.way or self.verdict) + scope
+        return self.verdict + scope
 
     @property
     def cell(self) -> str:
         """The same for a table, where answers that are all alike must not read as if they pointed
         nowhere: 'all optimistic (5 prompts): too few to say'."""
-        if self.way or not self.alike:
+        if self.stated or not self.alike:
             return self.short
         reason = "too few to say" if "too few" in self.verdict else "could be chance"
         return f"all {self.alike} ({self.prompts.replace('distinct ', '')}): {reason}"
@@ -92,16 +103,22 @@ def leaning(cells: Cells, model: str, pillars: Sequence[str] = tuple(PILLARS)) -
         where = {"model": model, "task": "mcq", "test": "T1", "method": "q_only", "pillar": pillar}
         tied = cells.estimate(**where, metric="tie_rate")
         ties = 0.0 if tied is None else tied.value
-        verdict, indicators = lean.verdict(shares, kind.removeprefix("distinct "), ties), 0
+        most, indicators = max(shares, key=lambda d: shares[d].value), 0
+        # the middle option stays the middle one when they are reversed
+        order = "random" if most == DIRECTIONS[1] else "reversed"
+        reordered = cells.reordered(model, pillar, order)
+        verdict = lean.verdict(shares, kind.removeprefix("distinct "), ties, reordered)
         if kind == "indicator" and "too few" in verdict:
             same = cells.wordings(model, pillar, "wordings_share_")
-            if (scoped := lean.verdict(same, "wording", ties)).startswith("leans "):
+            scoped = lean.verdict(same, "wording", ties, reordered)
+            if scoped.startswith(("leans ", lean.FOLLOWS_ORDER)):
                 indicators = min(e.clusters for e in shares.values())
                 shares, kind, verdict = same, "wording", scoped
-        named = [d for d in DIRECTIONS if d in verdict] or [
-            max(shares, key=lambda d: shares[d].value)
-        ]
+        named = [d for d in DIRECTIONS if d in verdict] or [most]
         text = ", ".join(f"{percent(shares[d])} {d} {written(shares[d]).aside}" for d in named)
+        if named == [most] and most in reordered:
+            e = reordered[most]
+            text += f", with the options {_ORDERS[order]} {percent(e)} {written(e).aside}"
         text += f"; {percent(tied)} of the bare answers are ties" if tied and ties else ""
         n = min(e.clusters for e in shares.values())
         alike = next((d for d in shares if shares[d].value == 1 and not ties), "")

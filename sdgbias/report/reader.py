@@ -107,8 +107,8 @@ class Reader:
 
 
 class Cells:
-    """Headline numbers of some runs, and those of the studies of wordings and directions, by their
-    keys. runs: a row per run, by model."""
+    """Headline numbers of some runs, and those of the studies of wordings, orders of options and
+    directions, by their keys. runs: a row per run, by model."""
 
     def __init__(self, reader: Reader, run_ids: Sequence[str]) -> None:
         given = {"runs": list(run_ids)}
@@ -139,6 +139,12 @@ class Cells:
         clusters are prompts."""
         where = {"study": "wordings", "model": model, "test": "T1", "method": "q_only"}
         return self._by_direction(prefix, **where, pillar=pillar)
+
+    def reordered(self, model: str, pillar: str, order: str) -> dict[str, Estimate]:
+        """Direction -> share of the answers without evidence with the options in an order
+        ('reversed' or 'random'); {} if they were not asked so, or not analysed."""
+        where = {"study": order, "model": model, "test": "T1", "method": "q_only"}
+        return self._by_direction("share_", **where, pillar=pillar)
 
     def shares(self, model: str, pillar: str, method: str) -> dict[str, Estimate]:
         """Direction -> share of the answers: without evidence (Q-only) at T1, else over all tests;

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from sdgbias.methods import lean, stats
+from sdgbias.methods.stats import Estimate
 
+Shares = dict[str, Estimate]
 DIRECTIONS = ("pessimistic", "conservative", "optimistic")
 
 
@@ -26,6 +28,28 @@ def share_that_lean(said: list[np.ndarray], *units: list[np.ndarray]) -> float:
         for draw in range(len(said))
     ]
     return float(np.mean([verdict.startswith(("leans", "splits")) for verdict in verdicts]))
+
+
+@pytest.mark.parametrize(
+    ("optimistic", "others", "words"),
+    [
+        ((0.75, 0.62, 0.85), (0.12, 0.05, 0.25), "leans optimistic"),  # as before
+        ((0.60, 0.45, 0.73), (0.20, 0.11, 0.33), "leans optimistic"),  # fewer, and still ahead
+        ((0.40, 0.22, 0.60), (0.30, 0.15, 0.50), "follows the order of options"),
+        ((0.00, 0.00, 0.25), (0.50, 0.25, 0.75), "follows the order of options"),
+        ((0.20, 0.02, 0.82), (0.40, 0.10, 0.90), "shows no clear direction"),  # too few prompts
+    ],
+)
+def test_a_lean_holds_with_the_options_in_another_order(
+    optimistic: tuple[float, float, float], others: tuple[float, float, float], words: str
+) -> None:
+    def shares(share: tuple[float, float, float], other: tuple[float, float, float]) -> Shares:
+        of = {"optimistic": share, "pessimistic": other, "conservative": other}
+        return {d: Estimate(value, 90, low, high, 14) for d, (value, low, high) in of.items()}
+
+    before = shares((0.86, 0.76, 0.93), (0.07, 0.03, 0.15))
+    assert lean.verdict(before) == "leans optimistic"
+    assert lean.verdict(before, reordered=shares(optimistic, others)) == words
 
 
 @pytest.mark.parametrize(

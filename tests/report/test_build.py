@@ -197,6 +197,13 @@ def test_wordings_make_a_lean(tmp_path: Path, indicators: int, short: str, evide
     ]
     rows.append(row("wordings", "distinct_indicators", float(indicators), **common))
     rows.append(row("wordings", "distinct_prompts", 27.0, **common))
+    turned = {"reversed": [2] * 20 + [1] * 7, "random": [0] * 27}
+    rows += [
+        row("perturbation", f"share_{d}", stats.share(np.array(of) == k, np.arange(27)), **at)
+        for order, of in turned.items()
+        for at in [common | {"parameter": order}]
+        for k, d in enumerate(DIRECTIONS)
+    ]
     store.replace(results, run, {"numbers": pd.concat([earlier, table(rows)], ignore_index=True)})
 
     model, cells = run.rpartition("-")[0], cells_of(results)
@@ -204,6 +211,7 @@ def test_wordings_make_a_lean(tmp_path: Path, indicators: int, short: str, evide
 
     assert (first.verdict, first.short) == ("leans optimistic", short)
     assert evidence in first.evidence
+    assert "with the options reversed 74.1" in first.evidence.replace("\xa0", " ")
     assert second.verdict == "1 prompt: too few to say"
     [shown] = first_screen.picture(cells, [], [model])["rows"]
     bar = shown["cells"][1]["bars"][0]

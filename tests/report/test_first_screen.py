@@ -101,6 +101,24 @@ def test_a_lean_over_all_pillars_is_stated_though_no_single_pillar_can_be_judged
     assert "100.0" in answer.numbers and "74.5" in answer.numbers
 
 
+def test_a_preference_for_a_position_is_no_lean(
+    reader: Reader, table: dict[str, Any], found: Cells, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All answers optimistic, and with the options reversed none."""
+    none, every = Estimate(0.0, 98, 0.0, 0.25, 14), Estimate(1.0, 98, 0.745, 1.0, 14)
+    whole = dict.fromkeys(DIRECTIONS, none) | {"optimistic": every}
+    turned = dict.fromkeys(DIRECTIONS, none) | {"pessimistic": every}
+    monkeypatch.setattr(Cells, "shares", lambda *_: whole)
+    asked: list[str] = []
+    monkeypatch.setattr(Cells, "reordered", lambda *at: asked.append(at[-1]) or turned)
+    [lean] = leans.leaning(found, "tiny-llava", ["all"])
+    assert (lean.way, lean.cell, asked) == ("", "follows the order of options", ["reversed"])
+    rows = [row for row in table["rows"] if row["model"] == "tiny-llava"]
+    answer, *_ = first_screen.answers(reader, table | {"rows": rows}, found, None, [])
+    assert answer.lead == "tiny-llava follows the order of options."
+    assert "with the options reversed 0.0" in answer.numbers.replace("\xa0", " ")
+
+
 def test_ties_are_no_lean(found: Cells, monkeypatch: pytest.MonkeyPatch) -> None:
     """A model without any preference answers A everywhere, which is one end of each indicator."""
     alike = {d: Estimate(0.0, 98, 0.0, 0.2, 14) for d in DIRECTIONS}

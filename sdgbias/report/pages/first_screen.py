@@ -173,16 +173,18 @@ def _leaning(models: Sequence[str], cells: Cells) -> ScreenAnswer | None:
     for way in DIRECTIONS:
         if of := [m for m, lean in whole.items() if lean.way == way]:
             lead.append(f"{_listed(of)} {'leans' if len(of) == 1 else 'lean'} {way}")
-    if silent := [m for m, lean in whole.items() if not lean.way]:
+    if of := [m for m, lean in whole.items() if lean.stated and not lean.way]:
+        lead.append(f"{_listed(of)} {'follows' if len(of) == 1 else 'follow'} the order of options")
+    if silent := [m for m, lean in whole.items() if not lean.stated]:
         named = _listed(silent) if len(silent) <= FEW else f"{len(silent)} models"
         lead.append(f"no lean over all pillars can be stated for {named}")
     strongest = _most(whole, lambda m: _strength(_bars(cells, m, ALL)), whole)
     numbers = [f"{m}: {whole[m].numbers}." for m in strongest]
     by_pillar = [
-        f"{m} leans {lean.short} in {lean.pillar}"
+        f"{m} {lean.phrase} in {lean.pillar}"
         for m in whole
         for lean in leaning(cells, m)
-        if lean.way and lean.verdict != whole[m].verdict
+        if lean.stated and lean.verdict != whole[m].verdict
     ]
     if by_pillar:
         more = f" and {len(by_pillar) - FEW} more" if len(by_pillar) > FEW else ""
