@@ -119,6 +119,8 @@ def leaning(cells: Cells, model: str, pillars: Sequence[str] = tuple(PILLARS)) -
         if named == [most] and most in reordered:
             e = reordered[most]
             text += f", with the options {_ORDERS[order]} {percent(e)} {written(e).aside}"
+        elif verdict.startswith("leans "):
+            text += ", with the options in one order"
         text += f"; {percent(tied)} of the bare answers are ties" if tied and ties else ""
         n = min(e.clusters for e in shares.values())
         alike = next((d for d in shares if shares[d].value == 1 and not ties), "")

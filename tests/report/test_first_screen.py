@@ -99,6 +99,7 @@ def test_a_lean_over_all_pillars_is_stated_though_no_single_pillar_can_be_judged
     answer, *_ = first_screen.answers(reader, table | {"rows": rows}, found, None, [])
     assert answer.lead == "tiny-llava leans optimistic."
     assert "100.0" in answer.numbers and "74.5" in answer.numbers
+    assert "with the options in one order" in answer.numbers
 
 
 def test_a_preference_for_a_position_is_no_lean(
