@@ -116,7 +116,7 @@ def test_a_preference_for_a_position_is_no_lean(
     assert (lean.way, lean.cell, asked) == ("", "follows the order of options", ["reversed"])
     rows = [row for row in table["rows"] if row["model"] == "tiny-llava"]
     answer, *_ = first_screen.answers(reader, table | {"rows": rows}, found, None, [])
-    assert answer.lead == "tiny-llava follows the order of options."
+    assert answer.lead == "tiny-llava follows the order of options, not what they say."
     assert "with the options reversed 0.0" in answer.numbers.replace("\xa0", " ")
 
 

@@ -174,7 +174,8 @@ def _leaning(models: Sequence[str], cells: Cells) -> ScreenAnswer | None:
         if of := [m for m, lean in whole.items() if lean.way == way]:
             lead.append(f"{_listed(of)} {'leans' if len(of) == 1 else 'lean'} {way}")
     if of := [m for m, lean in whole.items() if lean.stated and not lean.way]:
-        lead.append(f"{_listed(of)} {'follows' if len(of) == 1 else 'follow'} the order of options")
+        follow = "follows" if len(of) == 1 else "follow"
+        lead.append(f"{_listed(of)} {follow} the order of options, not what they say")
     if silent := [m for m, lean in whole.items() if not lean.stated]:
         named = _listed(silent) if len(silent) <= FEW else f"{len(silent)} models"
         lead.append(f"no lean over all pillars can be stated for {named}")
