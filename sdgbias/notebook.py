@@ -3,8 +3,8 @@ used: load, metrics, scores, compare, figure.
 
 Every one reads ``results``: a results file, by default that of SDGBIAS_RESULTS, else of the project
 file sdgbias.toml, else results/sdgbias.duckdb; a run is named by its run_id, or by its model for
-the newest run of that model. All raise StoreError (no such file, busy) and UsageError (an unknown
-name lists those there are).
+the newest run of that model. All raise StoreError (no such file, busy, no such run or model) and
+UsageError (what doesn't go together, an unknown figure).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sdgbias import settings
-from sdgbias.errors import UsageError, one_of
+from sdgbias.errors import StoreError, UsageError, one_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -161,5 +161,5 @@ def _run(path: Path, name: str) -> str:
     )
     matches = runs["run_id"][(runs["run_id"] == name) | (runs["model"] == name)]
     if matches.empty:
-        raise UsageError(one_of("run or model", name, set(runs["model"])))
+        raise StoreError(f"{path}: {one_of('run or model', name, set(runs['model']))}")
     return str(matches.iloc[0])

@@ -118,7 +118,7 @@ def test_compare_is_the_paired_difference(results: Path) -> None:
 
 
 def test_wrong_names_list_the_right_ones(results: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"'fake'; valid: .*fake-optimist"):
+    with pytest.raises(StoreError, match=r"'fake'; valid: .*fake-optimist"):
         notebook.scores("fake", results)
     with pytest.raises(UsageError, match="are one run"):
         notebook.compare("fake-optimist", newest(results, "fake-optimist"), results)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import gc
 import io
 import os
+import resource
 import sys
 from contextlib import nullcontext
 from itertools import takewhile
@@ -48,6 +49,9 @@ from sdgbias.cli import (  # noqa: F401
 
 __all__ = ["app", "main"]
 
+#: Open files that any command can do with: the report's charts need 20.
+FILES = 64
+
 
 def _of_the_machine(error: BaseException) -> tuple[str, int] | None:
     """(message, exit code) for want of memory and for an output that can't be written; None for an
@@ -61,6 +65,16 @@ def _of_the_machine(error: BaseException) -> tuple[str, int] | None:
     if isinstance(error, OSError) and error.filename is None and error.errno in exits.UNWRITABLE:
         return exits.unwritable(error), StoreError.exit_code
     return None
+
+
+def _require_files() -> None:
+    """InfrastructureError where so few files may be open at once that libraries fail anywhere."""
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= most < FILES:
+        raise InfrastructureError(
+            f"only {most} files may be open at once; allow more (ulimit -n 1024), then run this"
+            " again"
+        )
 
 
 def interruption(stage: progress.Record) -> str:
@@ -93,6 +107,7 @@ def main() -> None:
     shown = nullcontext() if words[:1] == ["serve"] else progress.shown(" ".join(words[:2]))
     try:
         with shown:
+            _require_files()
             command_tree()()
     except SdgbiasError as error:
         line = " ".join(str(error).splitlines())  # a file's name may hold line breaks

@@ -193,8 +193,7 @@ def enable_model(
         if verdict.stored:
             parity.save(results.parent, dict(verdict.stored))
         if not verdict.passed:
-            kind = EnginesDisagree if verdict.stored else InfrastructureError
-            raise kind(
+            raise verdict.kind(
                 f"{name} is not enabled: {verdict.line}; fix that, or: sdgbias models enable"
                 f" {name} --no-check"
             )
@@ -283,7 +282,7 @@ def remove_model(
     if runs:
         stay = many(len(runs), "of its runs stays", "of its runs stay")
         kept = f" {stay} in {results}."
-        onward = f"sdgbias store remove {runs[0]} --results {argument(results)}"
+        onward = f"sdgbias store remove {' '.join(runs)} --results {argument(results)}"
     typer.echo(f"{path}: removed.{kept} Next: {onward}")
 
 

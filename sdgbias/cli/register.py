@@ -57,7 +57,8 @@ def register_model(
         str, Option(help="Free text; for remote code: who read it, and at which commit.")
     ] = "",
     suites: Annotated[
-        str, Option(help="Suites of its nights: sdg, people or sdg,people. Default: sdg.")
+        str,
+        Option(help="Suites of its nights: sdg, people or both. Default: sdg; zero-shot: people."),
     ] = "",
     gpu: Annotated[str, Option(help="GPU kind of its work pool. Default: cpu.")] = "",
     enable: Annotated[

@@ -24,7 +24,7 @@ from sdgbias.registry.facts import answers_not, code_elsewhere, look
 from sdgbias.registry.hub import ModelFacts
 from sdgbias.registry.machine import Machine
 from sdgbias.registry.spec import BACKENDS, VALID_REPOS, ModelSpec
-from sdgbias.types import CANDIDATE, ENABLED, IMAGE_FREE, QUARANTINED
+from sdgbias.types import CANDIDATE, ENABLED, FACET, IMAGE_FREE, QUARANTINED
 
 #: What an entry says that isn't there.
 NO_ENTRY = ModelSpec("", "", "", "", "", state="", dtype="", batch_size=0)
@@ -210,6 +210,8 @@ def _entry(
         options["tensor_parallel_size"] = wanted.tensor_parallel
     elif wanted.tensor_parallel > 1:
         options |= {"device_map": "auto", "num_gpus": wanted.tensor_parallel}
+    if not wanted.suites and backend in _ZERO_SHOT and "suites" not in options:
+        options["suites"] = [FACET]  # whose questions have labels to choose from
     options |= {"suites": list(wanted.suites)} if wanted.suites else {}
     options |= {"gpu": wanted.gpu} if wanted.gpu else {}
     return ModelSpec(

@@ -27,6 +27,7 @@ from sdgbias.engines.agreement import rounding, same_score, score_three_times
 from sdgbias.engines.fingerprint import installed
 from sdgbias.engines.options import HfOptions, read
 from sdgbias.errors import (
+    EnginesDisagree,
     InfrastructureError,
     ModelError,
     RegistryError,
@@ -59,12 +60,13 @@ _SWITCH = re.compile(r"think|reason", re.I)
 class Verdict:
     """passed: nothing prevents enabling the model; line: the reason, in one line; stored: what
     parity.save stores, None without a probe; entry: the model's, with the ways of scoring that
-    the probes showed to be right."""
+    the probes showed to be right; kind: the error that the reason is."""
 
     passed: bool
     line: str
     stored: Mapping[str, Any] | None = None
     entry: ModelSpec | None = None
+    kind: type[SdgbiasError] = ModelError
 
 
 def probe(
@@ -99,7 +101,8 @@ def probe(
 
 
 def _refused(error: Exception, longest: int | None = None) -> Verdict:
-    return Verdict(False, f"{type(error).__name__}: {first_line(error)[:longest]}")
+    kind = type(error) if isinstance(error, SdgbiasError) else ModelError
+    return Verdict(False, f"{type(error).__name__}: {first_line(error)[:longest]}", kind=kind)
 
 
 def _probe(
@@ -126,10 +129,12 @@ def _probe(
         stored["ways"] = settings
     rows, failed = stored["itself"], stored["probes"]["failed"]
     worst = max(rows, key=lambda row: float(row["logp_max"]))
+    kind: type[SdgbiasError] = ModelError
     why = ""
     if failed:
         why = f"{len(failed)} of {n} probes have no score, the first: {failed[0]}"
     elif not all(row["agrees"] for row in rows):
+        kind = EnginesDisagree
         why = (
             f"probes differ: {worst['what']}: log-probabilities by up to {worst['logp_max']:.2g}"
             f" (tolerance {limit:.2g}), {worst['flips']} of {worst['n']} best candidates"
@@ -144,7 +149,7 @@ def _probe(
         line += f"; {admission.line()}"
         why = why or refusal(admission, spec, root, floor)
     line += f"; {ways.line}" if ways else ""
-    return Verdict(not why, why or line, stored, entry)
+    return Verdict(not why, why or line, stored, entry, kind)
 
 
 def here(root: Path) -> Host:

@@ -7,6 +7,7 @@ messages for its errors.
 from __future__ import annotations
 
 import glob
+import hashlib
 import os
 import re
 import time
@@ -187,7 +188,8 @@ def rewriting(path: Path) -> Iterator[Path]:
     """A draft beside a DuckDB file, renamed onto it at the end of the block; a reader keeps the old
     file until it closes it. Raises StoreError where there is no room."""
     path = path.resolve()  # a link stays one
-    draft = path.with_name(f".{path.name}.part")
+    # the longest name that a file can have leaves no room for more
+    draft = path.with_name(f".{hashlib.sha256(path.name.encode()).hexdigest()[:16]}.part")
     _discard(draft)
     try:
         with writable(draft, f"make room, {parquet.AGAIN}"):

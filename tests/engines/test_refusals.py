@@ -167,6 +167,7 @@ FAULTS: dict[str, Callable[[Path], Any]] = {
     "weights are pickled": pickle_weights,
     "config.json is cut": cut("config.json"),
     "no config.json": lose("config.json"),
+    "generation_config.json is cut": put("generation_config.json", '{"eos_token_id": [2,'),
     "tokenizer.json is cut": put("tokenizer.json", '{"a":'),
     "preprocessor_config.json is a list": put("preprocessor_config.json", "[]"),
     "no preprocessor_config.json": lose("preprocessor_config.json"),

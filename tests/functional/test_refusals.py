@@ -96,6 +96,7 @@ OF_THE_MACHINE = {
         "can't be written (File too large)",
     ),
     "little memory": (8, "", "results > /dev/null", "out of memory"),
+    "few files": (8, "", "results", "ulimit -n 1024"),
 }
 
 
@@ -104,6 +105,7 @@ def test_a_machine_at_its_limits_is_named_in_one_line(case: str, tmp_path: Path)
     code, unbuffered, arguments, words = OF_THE_MACHINE[case]
     arguments = arguments.format(new=tmp_path / "new")
     limits = {"little memory": "ulimit -v 100000; ", "room": "ulimit -f 1; "}
+    limits["few files"] = "ulimit -n 12; "
     limit = next((limit for name, limit in limits.items() if case.startswith(name)), "")
     done = subprocess.run(
         ["bash", "-c", f"{limit}{sys.executable} -m sdgbias.cli {arguments}"],

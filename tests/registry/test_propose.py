@@ -245,6 +245,14 @@ def test_an_entry_of_the_same_repository_keeps_its_settings(root: Path, served: 
     assert (alone.batch_size, alone.options.get("suites")) == (256, None), "no entry's settings"
 
 
+def test_a_baseline_that_chooses_labels_is_for_people(root: Path) -> None:
+    saved(root / "clip", {**VLM, "model_type": "clip", "architectures": ["CLIPModel"]})
+    baseline = Request(backend="clip-zero-shot")
+    assert propose("local:clip", root, BIG, baseline).spec.options["suites"] == ["people"]
+    other = propose("local:clip", root, BIG, replace(baseline, suites=("streets",))).spec
+    assert other.options["suites"] == ["streets"]
+
+
 def test_folder_in_the_repository(root: Path) -> None:
     folder = saved(root / "registry" / "weights" / "Tiny_VLM", VLM)
     spec = propose(str(folder), root, SMALL).spec

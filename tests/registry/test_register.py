@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -87,10 +88,10 @@ def test_a_candidate_is_enabled_only_when_its_probes_pass(
     verdict = FAILED
     monkeypatch.setattr(admission, "probe", lambda *_, **__: verdict)
     run("register-model local:w --name m")
-    differs = admission.Verdict(False, "probes differ: hf", {"model": "m"})
-    for verdict, kind in ((FAILED, InfrastructureError), (differs, EnginesDisagree)):
+    for kind in (InfrastructureError, ModelError, EnginesDisagree):
+        verdict = replace(FAILED, kind=kind)
         refused = run("models enable m").exception
-        assert isinstance(refused, kind) and f"m is not enabled: {verdict.line}" in str(refused)
+        assert type(refused) is kind and f"m is not enabled: {verdict.line}" in str(refused)
         assert entries.load(commands, "m").state == "candidate"
     verdict = PASSED
     assert run("models enable m").exit_code == 0 and entries.load(commands, "m").enabled

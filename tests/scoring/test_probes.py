@@ -151,6 +151,7 @@ def test_probes_decide(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     verdict = admission.probe(SPEC, ROOT)
     assert verdict.passed is (case == "steady") and verdict.line.startswith(line), verdict.line
     assert bool(verdict.stored) is (case in ("steady", "neighbours", "some fail"))
+    assert verdict.kind is (EnginesDisagree if case == "neighbours" else ModelError)
 
 
 def test_an_endpoint_is_not_probed_and_a_wrong_benchmark_is_named() -> None:

@@ -182,6 +182,12 @@ def test_a_copy_beside_a_results_file_costs_it_no_details(results: Path) -> None
     assert not maintenance.check(results) and not results.with_suffix(".db").exists()
 
 
+def test_a_results_file_of_the_longest_name_is_compacted(results: Path) -> None:
+    longest = results.rename(results.with_name("r" * 240 + ".duckdb"))
+    results.with_suffix(".runs").rename(longest.with_suffix(".runs"))
+    assert maintenance.compact(longest).after and not maintenance.check(longest)
+
+
 def test_a_link_to_a_results_file_has_its_details_and_stays_a_link(results: Path) -> None:
     link = results.with_name("latest.duckdb")
     link.symlink_to(results.name)

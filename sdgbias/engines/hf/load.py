@@ -21,6 +21,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
     AutoModelForMultimodalLM,
+    GenerationConfig,
 )
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 from transformers.models.auto.auto_factory import add_generation_mixin_to_remote_model
@@ -30,7 +31,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
     MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES,
 )
-from transformers.utils import cached_file, is_flash_attn_2_available
+from transformers.utils import GENERATION_CONFIG_NAME, cached_file, is_flash_attn_2_available
 
 from sdgbias.engines.fingerprint import pinned
 from sdgbias.engines.hf.model import attention, keep_greedy, keep_precise, memory_errors
@@ -132,6 +133,9 @@ class Repository:
         weights, or has them in other shapes, which transformers would initialise at random: a tower
         without its projection, a classifier without its head. Buffers that the model computes
         itself may be absent."""
+        if self.file(GENERATION_CONFIG_NAME):  # a broken one would be passed over
+            with self.reading():
+                GenerationConfig.from_pretrained(self.source, **self.revision)
         logging = transformers.utils.logging
         verbosity = logging.get_verbosity()  # type: ignore[no-untyped-call]
         logging.set_verbosity_error()  # type: ignore[no-untyped-call]
