@@ -9,7 +9,7 @@ from sdgbias.methods import lean
 from sdgbias.methods.stats import Estimate
 from sdgbias.raw.indicators import DIRECTIONS
 from sdgbias.report.reader import Cells
-from sdgbias.types import PILLARS
+from sdgbias.types import GENERATED, PILLARS
 from sdgbias.wording import percent, span, written
 
 #: What a verdict counts -> how they were asked, and what it holds for.
@@ -97,7 +97,7 @@ def leaning(cells: Cells, model: str, pillars: Sequence[str] = tuple(PILLARS)) -
     for pillar in pillars:
         shares, kind = cells.wordings(model, pillar), "indicator"
         if not shares:
-            shares, kind = cells.shares(model, pillar, "q_only"), "distinct prompt"
+            shares, kind = _by_answers(cells, model, pillar, "q_only"), "distinct prompt"
         if not shares:
             continue
         where = {"model": model, "task": "mcq", "test": "T1", "method": "q_only", "pillar": pillar}
@@ -134,8 +134,11 @@ def answered(cells: Cells, model: str, level: str, method: str) -> dict[str, Est
     is missing."""
     if method == "q_only" and (worded := cells.wordings(model, level)):
         return worded
-    for name in (method, "full_generated") if method == "full" else (method,):
-        shares = cells.shares(model, level, name)
-        if len(shares) == len(DIRECTIONS):
-            return shares
-    return {}
+    shares = _by_answers(cells, model, level, method)
+    return shares if len(shares) == len(DIRECTIONS) else {}
+
+
+def _by_answers(cells: Cells, model: str, level: str, method: str) -> dict[str, Estimate]:
+    """Direction -> share of the answers of a view, in words where its scores name none."""
+    words = method + GENERATED
+    return cells.shares(model, level, method) or cells.shares(model, level, words)

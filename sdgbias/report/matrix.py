@@ -232,7 +232,8 @@ def _cell(
         return empty | {"why": why, "said": f"{c.title}: {why}"}
     e = Estimate.of_row(row)
     shown = wording.written(e, c.metric)
-    prompts = wording.many(e.clusters, "prompt") if c.prompts and e.clusters else other
+    counted = wording.many(e.clusters, "prompt") if c.prompts and e.clusters else ""
+    prompts = ", ".join(filter(None, (other, counted)))
     aside = shown.aside[1:-1]
     return empty | {
         "value": shown.value,

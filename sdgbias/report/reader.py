@@ -149,7 +149,8 @@ class Cells:
     def shares(self, model: str, pillar: str, method: str) -> dict[str, Estimate]:
         """Direction -> share of the answers: without evidence (Q-only) at T1, else over all tests;
         without those that have no value."""
-        where = {"model": model, "test": "T1" if method == "q_only" else "all", "method": method}
+        test = "T1" if method.startswith("q_only") else "all"
+        where = {"model": model, "test": test, "method": method}
         return self._by_direction("share_", **where, pillar=pillar)
 
     def _by_direction(self, prefix: str, **where: str) -> dict[str, Estimate]:

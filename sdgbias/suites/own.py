@@ -28,7 +28,7 @@ from sdgbias.suites.suite import EvalSettings, Images, StoredScores, Suite
 from sdgbias.types import OPTION_LETTERS, ContextTest, Task, View
 
 #: Bumped when the processing of answers changes, so that older runs are recomputed.
-ANALYSIS = "5"
+ANALYSIS = "6"
 #: Field ``kind`` of a benchmark's card.
 KIND = "own"
 PREVIEW_SIDE = 448

@@ -240,8 +240,9 @@ def run_test(
     settings: EvalSettings,
 ) -> TestResult:
     """Predictions of every view and of CADE for one task x test. Where scores are withheld, a view
-    chooses the largest of the known ones, and CADE takes the others at their bounds; InputError
-    with numerics other than `exact`, for which the bounds don't hold."""
+    chooses the largest of the known ones, and CADE takes the others at their bounds, where Full or
+    IMG+Q has a known one; InputError with numerics other than `exact`, for which the bounds don't
+    hold."""
     # numba: not for those who only need an id
     from sdgbias.methods.search import SearchSettings, take, tune
 
@@ -282,7 +283,10 @@ def run_test(
         by_digit, no_number = digit_values(by_view[View.FULL][0], scored.spoken, settings.mode)
         payoff = -np.abs(by_digit - items["answer"].to_numpy(dtype=float)[:, None])
     is_usable = usable(s.valid, payoff)
-    val = (items["split"] == "val").to_numpy() & is_usable
+    # of bounds alone CADE would choose by chance
+    seen = np.isfinite(np.concatenate([logits[View.FULL], logits[View.IMG_Q]], axis=1))
+    answers = is_usable & seen.any(axis=1)
+    val = (items["split"] == "val").to_numpy() & answers
     search = None
     if val.any():
         how_long = SearchSettings(settings.draws, settings.seed)
@@ -290,7 +294,7 @@ def run_test(
     kept = np.zeros(n, dtype=bool)
     if search is not None:
         decision = decide(s, search.params)
-        choice["cade"] = np.where(is_usable, decision.choice, -1)
+        choice["cade"] = np.where(answers, decision.choice, -1)
         kept = decision.kept
         if task is Task.REGRESSION:
             picked = by_digit[np.arange(n), np.maximum(decision.choice, 0)]

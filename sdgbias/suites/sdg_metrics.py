@@ -23,7 +23,8 @@ IMAGE_FREE = tuple(
 )
 
 
-#: Columns of the test split's answers, (R,) each (`_answer_columns`).
+#: Columns of the test split's answers, (R,) each (`_answer_columns`); asked: the tests of the
+#: questions that were asked.
 Answers = Mapping[str, np.ndarray]
 
 
@@ -257,13 +258,14 @@ class _Groups(NamedTuple):
 
 def _groupings(a: Answers, task: Task) -> Iterator[_Groups]:
     """By test and method: all, by pillar, and by indicator within its pillar. Test 'all' pools
-    T1..T5; a method that answers fewer tests than the others (full_generated at T1) has none."""
+    T1..T5; a method that answers fewer tests than were asked (full_generated at T1) has none."""
     order = [test.value for test in TESTS[task]]
     test = np.array([order.index(t) for t in a["test"]], dtype=np.int64)
     keys = {name: pd.factorize(a[name], sort=True) for name in ("method", "pillar", "indicator")}
     method = keys["method"][0]
     counts = [len(np.unique(test[method == m])) for m in range(len(keys["method"][1]))]
-    complete = (np.array(counts, dtype=int) == len(np.unique(test)))[method]
+    asked = len(np.unique(a.get("asked", test)))
+    complete = (np.array(counts, dtype=int) == asked)[method]
     everywhere = np.ones(len(test), dtype=bool)
     for depth, level in enumerate(((), ("pillar",), ("pillar", "indicator"))):
         # custom questions have no pillar
@@ -315,13 +317,15 @@ def metric_rows(
     interval counts; note: why there is no interval, 'too few places' or 'too few prompts' where
     they don't suffice for one. `judged`: the uncertainty due to withheld scores, with a column
     test."""
+    asked = scored.cells.loc[scored.cells["task"] == task.value, "test"].to_numpy(dtype=object)
     answers = _answer_columns(frame[frame["split"] == "test"], items, task, scored)
+    answers = {**answers, "asked": asked}
     blocks = measured(answers, METRICS[task], task)
     prompts = answers["prompt"]
     for groups in _groupings(answers, task):
         blocks.append(_distinct_prompts(groups, prompts))
     if judged is not None:
-        columns = {str(name): judged[name].to_numpy() for name in judged}
+        columns = {str(name): judged[name].to_numpy() for name in judged} | {"asked": asked}
         columns["prompt"] = prompts_of(judged, task, scored)
         columns["cluster_id"] = pd.factorize(judged["cluster_id"], sort=True)[0]
         metrics_of = [AnswerMetric(*metric) for metric in sdg_censoring.METRICS[task]]

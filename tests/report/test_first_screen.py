@@ -53,6 +53,22 @@ def test_every_bar_has_the_shares_of_the_store(found: Cells, suites: Path) -> No
     assert checked == len(NAMED) * len(first_screen.LEVELS) * 3 * 3
 
 
+def test_a_direction_is_that_of_the_answers_in_words_where_scores_name_none(
+    reader: Reader, suites: Path, tmp_path: Path
+) -> None:
+    spoken = """UPDATE numbers SET method = 'q_only_generated'
+                WHERE method = 'q_only' AND study = 'headline'"""
+    with Results(altered(suites, tmp_path, spoken)).reading() as inner:
+        cells = Cells(inner, store.latest_runs(inner.results.path))
+        board = matrix.matrix(inner)["rows"][0]["cells"]
+        bars = str(first_screen.picture(cells, [], list(NAMED))["rows"])
+    scored = Cells(reader, store.latest_runs(reader.results.path))
+    assert bars == str(first_screen.picture(scored, [], list(NAMED))["rows"])
+    assert [cell["prompts"] for cell in board if "generated" in cell["prompts"]] == [
+        "Q-only, generated, 3 prompts"
+    ] * 2
+
+
 def test_right_answers_are_counted_from_the_questions(
     found: Cells, suites: Path, reader: Reader
 ) -> None:

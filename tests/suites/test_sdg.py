@@ -226,6 +226,37 @@ def test_what_has_no_score_is_left_out_of_its_view_and_counted_by_n() -> None:
     assert found["accuracy_gain"] == ((1 - 1) / 4, 4) and found["changed_rate"] == (2 / 4, 4)
 
 
+def withheld(scored: StoredScores, *views: View, item: int | None = None) -> StoredScores:
+    """No candidate of these views is named, of one item under T1 or of all."""
+    scores = scored.scores.copy()
+    for at, key in enumerate(scores["key"]):
+        if any(key.endswith(f"-{v}") and key.startswith(f"{item or ''}") for v in views):
+            scores.at[at, "logits"] = np.full(len(scores.at[at, "logits"]), -np.inf)
+            scores.at[at, "upper"] = np.full(len(scores.at[at, "logits"]), -2.0)
+    return dataclasses.replace(scored, scores=scores)
+
+
+def test_where_neither_full_nor_img_q_names_a_candidate_cade_has_no_answer() -> None:
+    made = summary(mcq_items(), Task.MCQ, withheld(mcq_scored(), View.FULL, View.IMG_Q, item=2))
+    answers = made.predictions.set_index(["test", "method", "item_id"])["pred"]
+    assert (T1, "cade", 2) not in answers.index and (T1, "cade", 1) in answers.index
+    assert cell(made.metrics, "T1", "cade")["certain_rate"] == (5 / 6, 6)
+    half = summary(mcq_items(), Task.MCQ, withheld(mcq_scored(), View.FULL, item=2)).predictions
+    assert (T1, "cade", 2) in half.set_index(["test", "method", "item_id"]).index
+
+
+def test_all_tests_are_those_that_were_asked() -> None:
+    """A model that names no candidate, and answered Full at T1 in words."""
+    scored = withheld(mcq_scored(), View.FULL, View.IMG_Q, View.CTX_Q)
+    blind = scored.scores["key"].isin(["i1", "i2", "i3"])
+    keys = [key for key in scored.scores["key"] if key.endswith(f"-{T1}-{View.FULL}")]
+    texts = pd.DataFrame({"key": keys, "start": "", "text": "A", "truncated": False})
+    scored = dataclasses.replace(scored, scores=scored.scores[~blind], generations=texts)
+    rows = summary(mcq_items(), Task.MCQ, scored).metrics
+    assert cell(rows, "T1", "full_generated")["accuracy"] == (2 / 6, 6)
+    assert cell(rows, "all", "full_generated") == {}
+
+
 # ----------------------------------------------------------------------
 # numbers
 

@@ -92,7 +92,7 @@ def picture(cells: Cells, truth: Sequence[Bar], order: Sequence[str]) -> dict[st
             {
                 "level": title,
                 "bars": _bars(cells, model, level),
-                "verdict": leans[level].cell if level in leans else "not asked",
+                "verdict": leans[level].cell if level in leans else "no answers",
                 "prompts": leans[level].prompts if level in leans else "",
             }
             for level, title in LEVELS.items()
