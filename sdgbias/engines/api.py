@@ -139,6 +139,7 @@ class Api(Backend):
         self._served = o.served_model
         self._scored_any, self._without = False, 0  # answers in a row without log-probabilities
         self._first_tokens: list[str] = []  # of the first answers, in which thoughts are looked for
+        self._sure = 0  # how many of these name one token alone, as certain
         # On this machine the port does not identify the model; elsewhere one name may mean other
         # weights on another host.
         url = urlsplit(o.base_url)
@@ -290,6 +291,15 @@ class Api(Backend):
             thoughts = [token for token in firsts if begins_thought(token)]
             if len(firsts) == _PROBES and len(thoughts) * 2 > _PROBES:
                 raise self._thinks(f"begins its answers with {thoughts[0]!r}")
+            self._sure += [value for _, value in named if value > NOTHING] == [0.0]
+            if self._sure == _PROBES and self.options.top_logprobs > 1:
+                raise ModelError(
+                    f"{self.name}: the endpoint gives the chosen token a log-probability of 0"
+                    " and no other token any: that is what was chosen at temperature 0, not"
+                    " what the model expects; set options.temperature to default, or, to measure"
+                    " it by its answers alone, options.top_logprobs to 0 in"
+                    f" registry/models/{self.name}.yaml"
+                )
         self._scored_any, self._without = True, 0
         exact, spellings = self._by_id(prompt), self.options.spellings
         return first_token(named, prompt.candidates, exact, spellings, chosen)

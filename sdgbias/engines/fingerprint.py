@@ -22,7 +22,7 @@ from sdgbias.registry.weights import checked_digest
 
 #: Backend -> the version of its engine's code, raised with whatever can change a score.
 VERSIONS = {
-    "api": "api-4",
+    "api": "api-5",
     "clip-zero-shot": "zero-shot-1",
     "hf": "hf-7",
     "planted": "planted-1",

@@ -364,6 +364,15 @@ def test_most_of_the_first_answers_must_not_begin_with_a_thought(
     assert np.isfinite(make().candidate_scores(prompts(20)).logits[:, 0]).all()
 
 
+def test_what_was_chosen_at_temperature_0_is_no_score(server: Server, make: Make) -> None:
+    """As of servers that return the log-probabilities behind the choice of the likeliest token."""
+    server.script = lambda body, n: named(("A", 0.0), ("B", -9999.0))
+    with pytest.raises(ModelError, match=r"no other token any.*temperature to default.*to 0 in"):
+        make(concurrency=1).candidate_scores(prompts(20))
+    assert len(server.bodies) == 8
+    assert make(top_logprobs=1).candidate_scores(prompts(20)).mass.min() == 1, "one was requested"
+
+
 @pytest.mark.parametrize(
     ("limits", "used"), [({"requests": 600}, 10), ({"tokens": 60_000}, 100)], ids=str
 )
