@@ -152,6 +152,20 @@ def lack_a_weight(folder: Path) -> None:
     index.write_text(json.dumps(shards), encoding="utf-8")
 
 
+def leave_an_adapter_unmerged(folder: Path) -> None:
+    index = folder / "model.safetensors.index.json"
+    shards = json.loads(index.read_text(encoding="utf-8"))
+    [name] = [n for n in shards["weight_map"] if n.endswith("layers.1.mlp.down_proj.weight")]
+    shard, inner = (
+        folder / shards["weight_map"].pop(name),
+        name.replace("weight", "base_layer.weight"),
+    )
+    weights = load_file(shard)
+    save_file(weights | {inner: weights.pop(name)}, shard, {"format": "pt"})
+    shards["weight_map"][inner] = shard.name
+    index.write_text(json.dumps(shards), encoding="utf-8")
+
+
 def pickle_weights(folder: Path) -> None:
     for path in folder.glob("*.safetensors*"):
         path.unlink()
@@ -164,6 +178,7 @@ FAULTS: dict[str, Callable[[Path], Any]] = {
     "a shard is cut": cut(SHARD),
     "a shard is missing": lose(SHARD),
     "a weight is missing": lack_a_weight,
+    "an adapter isn't merged": leave_an_adapter_unmerged,
     "weights are pickled": pickle_weights,
     "config.json is cut": cut("config.json"),
     "no config.json": lose("config.json"),

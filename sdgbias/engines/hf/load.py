@@ -54,6 +54,10 @@ _OWN = (
     "AutoModelForPreTraining",
     "AutoModel",
 )
+#: How peft names the weights that it adds to a model.
+_OF_ADAPTER = re.compile(
+    r"^base_model\.model\.|\.(lora_\w+|ia3_l|(oft|vera)_\w+|modules_to_save|base_layer)(\.|$)"
+)
 
 
 def visual() -> frozenset[str]:
@@ -152,6 +156,12 @@ class Repository:
                 )
         finally:
             logging.set_verbosity(verbosity)  # type: ignore[no-untyped-call]
+        if adapted := [key for key in sorted(about["unexpected_keys"]) if _OF_ADAPTER.search(key)]:
+            raise ModelError(
+                f"{self.spec.name}: {self.spec.repo} has weights of an adapter that would be left"
+                f" out, the first {adapted[0]}; merge them (peft: merge_and_unload) and save the"
+                " whole"
+            )
         computed = {name for name, _ in model.named_buffers()}
         lacking = sorted({*map(str, about["missing_keys"])} - computed)
         lacking += sorted(map(str, about["mismatched_keys"]))
