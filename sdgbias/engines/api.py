@@ -123,6 +123,13 @@ def first_token(
     return FirstToken(logits, upper, min(1.0, float(np.exp(logits).sum())), minus, top)
 
 
+def _may_be(token: str, candidates: str) -> bool:
+    """Whether a token is one of these candidates, or a number that begins with one."""
+    text = token.lstrip(SPACE_MARKS)
+    number = text.isascii() and text.isdecimal()
+    return text != "" and (text[0] if number else text) in [*candidates]
+
+
 class Api(Backend):
     """One endpoint. `forces_starts` says whether `generate` can take forced starts
     (options.prefill)."""
@@ -301,8 +308,10 @@ class Api(Backend):
                     f" registry/models/{self.name}.yaml"
                 )
         self._scored_any, self._without = True, 0
-        exact, spellings = self._by_id(prompt), self.options.spellings
-        return first_token(named, prompt.candidates, exact, spellings, chosen)
+        # a server that doesn't know the field for ids names other tokens, too
+        others = {token for token, _ in named if not _may_be(token, prompt.candidates)}
+        exact = self._by_id(prompt) and others <= {first.token}
+        return first_token(named, prompt.candidates, exact, self.options.spellings, chosen)
 
     def _thinks(self, why: str) -> ModelError:
         return ModelError(

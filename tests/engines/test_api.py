@@ -185,6 +185,11 @@ def test_candidates_by_id_are_exact(server: Server, make: Make) -> None:
     assert batch.upper[1, 0] > batch.logits[1, 0] and batch.upper[1, 2] > -np.inf
     ids = {question(b): b.get("logprob_token_ids") for b in server.bodies}
     assert ids == {"q": [5, 6, 7], "other": None}
+    server.script = lambda body, n: ok(completion([("The", -0.5), ("A", -1.5), ("B", -8.0)]))
+    assert np.isnan(api.candidate_scores([Prompt("chosen", "AB")]).upper[0]).all()
+    server.script = lambda body, n: ok(completion([("A", -0.5), ("The", -1.5), ("B", -8.0)]))
+    unknown = api.candidate_scores([Prompt("field", "AB")])
+    assert unknown.upper[0, 1] > unknown.logits[0, 1], "the server named its likeliest tokens"
 
 
 def test_generate_and_forced_starts(server: Server, make: Make) -> None:
