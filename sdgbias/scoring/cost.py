@@ -60,8 +60,8 @@ def cost(
     prompts of each view, summed. Raises UsageError for an engine without a tokenizer here."""
     if spec.backend not in TOKENIZED:
         raise UsageError(
-            f"{spec.name}: backend {spec.backend} has no tokenizer to count with; plan works for:"
-            f" {', '.join(TOKENIZED)}"
+            f"{spec.name}: backend {spec.backend} has no tokenizer to count with; models of"
+            f" {' and '.join(TOKENIZED)} have, and are asked the same prompts: sdgbias plan NAME"
         )
     cells = suites.of(benchmark).cells(benchmark, suites.EvalSettings(passes=passes))
     cells = askable(cells[cells["task"] == task] if task else cells, spec).reset_index(drop=True)
