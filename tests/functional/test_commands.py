@@ -27,6 +27,7 @@ from sdgbias.nightly.night_options import NightOptions
 from sdgbias.report import publish
 from sdgbias.report.build import write_report
 from tests.builders.commands import REPOSITORY, environment, ok, refused, sdgbias
+from tests.builders.numbers import numbers_of
 from tests.builders.results import copied, publish_fake
 
 
@@ -346,6 +347,20 @@ def test_a_night_takes_the_named_benchmark_and_those_of_other_suites(
     assert NightOptions(benchmark=[people]).benchmarks == (people,)
     monkeypatch.setenv("SDGBIAS_BENCHMARK", "not built")
     assert NightOptions().benchmarks == (Path("not built"),)
+
+
+def test_an_evaluation_shows_the_answers_in_words_of_a_model_that_names_no_letter(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "r.duckdb"
+    row = {"task": "mcq", "test": "T1", "method": "full_generated", "pillar": "all"}
+    row |= {"indicator": "all", "metric": "accuracy", "value": 0.5, "n": 8}
+    for model, rows in (("words", [row]), ("letters", [row, {**row, "test": "all"}])):
+        record = {"run_id": model, "model": model, "benchmark_id": "b", "suite": "sdg"}
+        record |= {"finished_at": "2026-11-20T00:00:00"}
+        store.publish(path, record, {"numbers": numbers_of(rows)})
+    shown = query_table(path, "evaluated", ["words", "letters"])
+    assert shown[["model", "test"]].to_numpy().tolist() == [["letters", "all"], ["words", "T1"]]
 
 
 # -- the files of the results
