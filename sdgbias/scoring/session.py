@@ -17,6 +17,7 @@ from sdgbias.engines.agreement import TOLERANCES
 from sdgbias.errors import NoScores, NotAnswerable, first_line
 from sdgbias.progress import Progress, silent
 from sdgbias.raw.images.shards import ImageReader
+from sdgbias.registry.entries import find_root
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.scoring import admission
 from sdgbias.scoring.cache import TIMED, ScoreCache
@@ -235,11 +236,15 @@ def _score(
 
 def _decide_size(scorer: Scorer, missing: pd.DataFrame) -> None:
     """Finds out on a few prompts how those of a model without an admitted entry may be scored
-    together, and says so."""
+    together, and says so, and whether admission would refuse the model."""
     rows = draw(missing, _PROBES, 0).to_dict("records")
+    why = ""
     try:
-        ways = admission.decide(scorer.engine, as_prompts(rows, scorer.images))
+        prompts, unnamed = as_prompts(rows, scorer.images), [""] * len(rows)
+        ways = admission.decide(scorer.engine, prompts)
         scorer.size, line = (ways.batch_size, ways.line) if ways else (scorer.size, "")
+        seen = admission.ask(scorer.engine, prompts, unnamed, unnamed)
+        why, _, _ = admission.refusal(seen, scorer.spec, find_root()).partition("; in registry/")
     except Exception as error:  # a prompt that fails alone is recorded when its turn comes
         line = f"they can't be scored ({type(error).__name__}: {first_line(error)})"
     print(
@@ -248,6 +253,13 @@ def _decide_size(scorer: Scorer, missing: pd.DataFrame) -> None:
         file=sys.stderr,
         flush=True,
     )
+    if why:
+        print(
+            f"{scorer.spec.name}: its scores are hardly those of answers: {why}; what would change"
+            " that: sdgbias register-model (of a registered model, models enable)",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def _unanswerable(

@@ -23,6 +23,7 @@ from sdgbias.scoring.cache import ScoreCache
 from sdgbias.scoring.scorer import COMMIT_EVERY
 from sdgbias.suites import sdg
 from sdgbias.types import LETTERS, View
+from tests.builders import thinker
 from tests.builders.commands import REPOSITORY, add_model, metrics, ok, refused, sdgbias
 from tests.builders.slow_engine import asked, cached, slow_planted
 
@@ -226,6 +227,16 @@ def test_a_folder_without_an_entry_is_probed_and_a_first_look_stays_off_the_lead
     shown = [line.split()[:5] for line in done.stdout.splitlines()]
     for model in runs["model"]:
         assert [model, "mcq", "all", "cade", "accuracy"] in shown
+
+
+def test_a_folder_whose_model_thinks_first_is_no_silent_success(
+    tiny_benchmark: Path, tmp_path: Path
+) -> None:
+    folder = thinker.write(tmp_path / "thinker")
+    where = f"--benchmark {tiny_benchmark} --results {tmp_path / 'r.duckdb'}"
+    done = sdgbias(f"evaluate {folder} --limit 5 --draws 20 --passes none --generated none {where}")
+    assert done.returncode == 0, done.stderr
+    assert "hardly those of answers: it thinks before it answers: 12 of 12" in done.stderr
 
 
 def test_engines_that_disagree_keep_a_run_from_being_published_until_they_agree(
