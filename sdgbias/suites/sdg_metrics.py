@@ -264,8 +264,7 @@ def _groupings(a: Answers, task: Task) -> Iterator[_Groups]:
     keys = {name: pd.factorize(a[name], sort=True) for name in ("method", "pillar", "indicator")}
     method = keys["method"][0]
     counts = [len(np.unique(test[method == m])) for m in range(len(keys["method"][1]))]
-    asked = len(np.unique(a.get("asked", test)))
-    complete = (np.array(counts, dtype=int) == asked)[method]
+    complete = (np.array(counts) == len(np.unique(a.get("asked", test))))[method]
     everywhere = np.ones(len(test), dtype=bool)
     for depth, level in enumerate(((), ("pillar",), ("pillar", "indicator"))):
         # custom questions have no pillar
@@ -317,7 +316,7 @@ def metric_rows(
     interval counts; note: why there is no interval, 'too few places' or 'too few prompts' where
     they don't suffice for one. `judged`: the uncertainty due to withheld scores, with a column
     test."""
-    asked = scored.cells.loc[scored.cells["task"] == task.value, "test"].to_numpy(dtype=object)
+    asked = scored.cells.loc[scored.cells["task"] == task.value, "test"].unique()
     answers = _answer_columns(frame[frame["split"] == "test"], items, task, scored)
     answers = {**answers, "asked": asked}
     blocks = measured(answers, METRICS[task], task)
