@@ -15,6 +15,8 @@ from typing import NoReturn
 
 #: Why an output can't be written, apart from a reader that is gone.
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+#: The exit code of a shell for a tool whose reader (`| head`) is gone: as SIGPIPE would end it.
+READER_GONE = 128 + signal.SIGPIPE
 #: How the runtimes of Python, C and C++ begin what they say of a crash.
 _CRASH = re.compile(
     r"Fatal Python error: |terminate called |double free|free\(\): |malloc\(\): |munmap_chunk\(\): "
@@ -53,7 +55,7 @@ def quick_exit() -> Iterator[None]:
             if code == 0 and error.errno in UNWRITABLE:  # else it is reported already
                 with suppress(OSError):
                     os.write(2, f"error: {unwritable(error)}\n".encode())
-            os._exit(code or 1)
+            os._exit(code or (READER_GONE if error.errno == errno.EPIPE else 1))
         os._exit(code)
 
     atexit.register(leave)  # what is registered first runs last

@@ -109,3 +109,13 @@ def test_output_that_cannot_be_written_is_no_success() -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(program, cwd=REPOSITORY, env=buffered, stdout=full, check=False)
     assert done.returncode == 1
+
+
+def test_the_last_lines_of_a_program_may_have_no_reader() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    program = [sys.executable, "-c", PROGRAM.format(end="print('last')")]
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run(program, cwd=REPOSITORY, env=buffered, stdout=write, check=False)
+    os.close(write)
+    assert done.returncode == 141

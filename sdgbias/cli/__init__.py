@@ -119,6 +119,8 @@ def main() -> None:
         typer.echo(f"error: {lacks[0]}", err=True)
         sys.exit(lacks[1])
     except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):  # Typer ends with 1
+            sys.exit(exits.READER_GONE)
         # Typer's own answer to Ctrl-C, without a word; it is how a server is meant to end
         if ended.code == 130 and words[:1] != ["serve"]:
             typer.echo(interruption(progress.current()), err=True)

@@ -122,6 +122,19 @@ def test_a_machine_at_its_limits_is_named_in_one_line(case: str, tmp_path: Path)
     assert line.startswith("error: ") and words in line
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_command_whose_reader_is_gone_ends_as_other_tools_do(unbuffered: str) -> None:
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m sdgbias.cli models | true; exit ${{PIPESTATUS[0]}}"],
+        cwd=REPOSITORY,
+        env=environment() | {"PYTHONUNBUFFERED": unbuffered},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (141, "")
+
+
 def test_a_process_of_its_own_is_refused_with_the_same_line_and_code(world: Path) -> None:
     given = CASES["evaluate: unknown model"]
 
