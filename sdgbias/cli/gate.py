@@ -50,7 +50,7 @@ def gate(
     as_json: JsonOption = False,
     strict: Annotated[
         bool,
-        Option("--strict", help="Also fail if evidence is insufficient or something is missing."),
+        Option("--strict", help="Also fail on every verdict but PASS."),
     ] = False,
 ) -> None:
     """Judge the newest runs, accept a breach, send the message.

@@ -164,12 +164,13 @@ def _print_outcome(runs: list[Logged], target: Path) -> list[Logged]:
     """Print what was logged; returns the runs that were not."""
     from sdgbias.wording import many
 
-    waiting = [run for run in runs if run.folder and run.folder.name.startswith("offline-run-")]
-    for reason in sorted({run.offline for run in waiting} - {""}):
+    written = [run for run in runs if run.folder and run.folder.name.startswith("offline-run-")]
+    for reason in sorted({run.offline for run in written} - {""}):
         typer.echo(f"W&B can't be reached, the runs wait: {reason}", err=True)
     before = sum(1 for run in runs if not run.folder and not run.failed)
     failed = [run for run in runs if run.failed]
-    sent = len(runs) - len(waiting) - before - len(failed)
+    sent = len(runs) - len(written) - before - len(failed)
+    waiting = list(target.glob("wandb/offline-run-*"))  # of earlier nights, too
     typer.echo(
         f"W&B: {many(sent, 'run')} sent, {many(len(waiting), 'waits', 'wait')} in {target}"
         + (f", {before} logged before" if before else "")

@@ -133,6 +133,8 @@ def test_a_server_that_cannot_be_used_leaves_the_run_waiting(
     assert "0 runs sent, 1 waits in" in done.stdout and "W&B can't be reached" in done.stderr
     assert KEY not in done.stdout + done.stderr
     assert len(list((tmp_path / "w").glob("wandb/offline-run-*"))) == 1
+    said = ok(f"wandb log --results {results} --dir {tmp_path / 'w'}")
+    assert "0 runs sent, 1 waits in" in said and "1 logged before. To send them: " in said
 
 
 def test_a_login_for_other_work_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,7 @@ def test_every_bar_has_the_shares_of_the_store(found: Cells, suites: Path) -> No
     method_of = {name: method for method, name in first_screen.BARS.items()}
     pillar_of = {title: pillar for pillar, title in first_screen.LEVELS.items()}
     checked = 0
-    for row in first_screen.picture(found, [], list(NAMED))["rows"]:
+    for row in first_screen.picture(found, {}, list(NAMED))["rows"]:
         for level, bar in ((cell["level"], bar) for cell in row["cells"] for bar in cell["bars"]):
             for way, e in bar.shares.items():
                 key = (row["model"], method_of[bar.name], pillar_of[level], f"share_{way}")
@@ -74,7 +74,7 @@ def test_right_answers_are_counted_from_the_questions(
 ) -> None:
     items = store.query(suites, "FROM items WHERE task = 'mcq' AND split = 'test'")
     optimistic = items["gold"] == items["polarity"].map({"higher": "C", "lower": "A"})
-    truth = first_screen.right_answers(reader, found)
+    [truth] = first_screen.right_answers(reader, found).values()
     assert truth[0].shares["optimistic"].value == pytest.approx(optimistic.mean())
     for bar, pillar in zip(truth[1:], PILLARS, strict=True):
         mine = items["pillar"] == pillar
@@ -157,6 +157,22 @@ def test_answers_are_about_measured_models(
         assert "tiny-llava" in answer.text and "qwen2.5-vl-7b" not in answer.text
     # a lean over wordings isn't the leaderboard's number: it says what it was counted on
     assert "in one wording" in leaning.text or "in several wordings each" in leaning.text
+
+
+def test_a_planted_model_on_another_benchmark_takes_no_finding_away(
+    suites: Path, tmp_path: Path
+) -> None:
+    planted = "FROM runs WHERE provenance = 'planted' AND suite = 'sdg'"
+    path = altered(
+        suites,
+        tmp_path,
+        f"INSERT INTO items BY NAME SELECT * REPLACE ('other' AS benchmark_id) FROM items WHERE"
+        f" benchmark_id IN (SELECT benchmark_id {planted})",
+        f"UPDATE runs SET benchmark_id = 'other' WHERE run_id IN (SELECT run_id {planted})",
+    )
+    texts = [ReportPages(of).files([OVERVIEW])[OVERVIEW.file] for of in (suites, path)]
+    before, after = (re.findall("the over-represented direction [^<]*", text) for text in texts)
+    assert before and before == after
 
 
 def test_the_gain_of_cade_is_stated_as_its_interval_says(

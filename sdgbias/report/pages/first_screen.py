@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, product
 from operator import itemgetter
 from typing import Any, TypeVar
 
@@ -81,7 +81,7 @@ class Bar:
 # The picture.
 
 
-def picture(cells: Cells, truth: Sequence[Bar], order: Sequence[str]) -> dict[str, Any]:
+def picture(cells: Cells, truth: Mapping[str, list[Bar]], order: Sequence[str]) -> dict[str, Any]:
     """rows: model, planted, cells (bars and verdict of each level), in the ``order`` of the
     leaderboard, those that lean most first. ``truth``: as `right_answers` gives it."""
     kind = {run["model"]: run["provenance"] for run in cells.runs}
@@ -104,7 +104,8 @@ def picture(cells: Cells, truth: Sequence[Bar], order: Sequence[str]) -> dict[st
         "levels": list(LEVELS.values()),
         "bars": list(BARS.values()),
         "rows": rows,
-        "truth": truth,
+        # none where the models were asked on different benchmarks
+        "truth": next(iter(truth.values())) if len(truth) == 1 else [],
     }
 
 
@@ -118,18 +119,16 @@ def _strength(bars: Sequence[Bar]) -> float:
     return max((abs(e.value - 1 / 3) for e in bars[0].shares.values()), default=0) if bars else 0
 
 
-def right_answers(reader: Reader, cells: Cells) -> list[Bar]:
-    """The bars of the right answers, by level; none where the models were asked on different
-    benchmarks."""
+def right_answers(reader: Reader, cells: Cells) -> dict[str, list[Bar]]:
+    """Benchmark -> the bars of its right answers, by level."""
     rows = reader.ask(SQL["right-answers"], {"runs": [run["run_id"] for run in cells.runs]})
-    if len({r["benchmark_id"] for r in rows}) != 1:
-        return []
-    bars = []
-    for level in LEVELS:
-        counts = {r["direction"]: r["n"] for r in rows if r["pillar"] == level}
-        total = sum(counts.values())
-        parts = {d: Estimate(counts.get(d, 0) / max(total, 1), total) for d in DIRECTIONS}
-        bars.append(Bar("right answers", parts))
+    counts = {(r["benchmark_id"], r["pillar"], r["direction"]): r["n"] for r in rows}
+    bars: dict[str, list[Bar]] = {benchmark: [] for benchmark, *_ in counts}
+    for benchmark, level in product(bars, LEVELS):
+        n = {d: counts.get((benchmark, level, d), 0) for d in DIRECTIONS}
+        total = sum(n.values())
+        parts = {d: Estimate(n[d] / max(total, 1), total) for d in DIRECTIONS}
+        bars[benchmark].append(Bar("right answers", parts))
     return bars
 
 
@@ -149,7 +148,7 @@ def answers(
     rows = measured(table)
     candidates = (
         _leaning([r["model"] for r in rows], cells) if cells else None,
-        _debiasing(table, rows, cells, right_answers(reader, cells) if cells else []),
+        _debiasing(table, rows, cells, right_answers(reader, cells) if cells else {}),
         _recognition(reader, table, rows),
         ScreenAnswer("What changed last night?", night_text.headline(night), page="night")
         if night
@@ -195,7 +194,10 @@ def _leaning(models: Sequence[str], cells: Cells) -> ScreenAnswer | None:
 
 
 def _debiasing(
-    table: Table, rows: Sequence[Mapping[str, Any]], cells: Cells | None, truth: Sequence[Bar]
+    table: Table,
+    rows: Sequence[Mapping[str, Any]],
+    cells: Cells | None,
+    truth: Mapping[str, Sequence[Bar]],
 ) -> ScreenAnswer | None:
     """What CADE takes out of the answers, and what it does to accuracy."""
     moved = {r["model"]: m for r in rows if cells and (m := _excess(cells, r["model"], truth))}
@@ -243,14 +245,15 @@ def _debiasing(
 
 
 def _excess(
-    cells: Cells, model: str, truth: Sequence[Bar]
+    cells: Cells, model: str, truth: Mapping[str, Sequence[Bar]]
 ) -> tuple[str, Estimate, Estimate, float] | None:
     """The direction that a model's answers with all evidence overstate most: its share before and
     after CADE, and among the right answers."""
     before, after = (answered(cells, model, ALL, method) for method in ("full", "cade"))
-    if not before or not after or not truth:
+    benchmark = next((run["benchmark_id"] for run in cells.runs if run["model"] == model), "")
+    if not before or not after or benchmark not in truth:
         return None
-    right = {d: e.value for d, e in truth[0].shares.items()}
+    right = {d: e.value for d, e in truth[benchmark][0].shares.items()}
     way = max(DIRECTIONS, key=lambda d: before[d].value - right[d])
     return way, before[way], after[way], right[way]
 
