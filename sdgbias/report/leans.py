@@ -23,13 +23,14 @@ _ORDERS = {"reversed": "reversed", "random": "in random order"}
 
 @dataclass(frozen=True)
 class Lean:
-    """What is said of a model on a pillar. verdict: 'leans optimistic'; shares: the numbers behind
-    it, as words; n: what they count, each a ``kind`` of _HOLDS: a 'wording' where the number of
-    ``indicators`` is too small to stand for others. alike: the direction that every answer has, ''
-    if they differ."""
+    """What is said of a model on a pillar. verdict: 'leans optimistic'; counted: the shares behind
+    it; shares: those that it is about, as words; n: what they count, each a ``kind`` of _HOLDS: a
+    'wording' where the number of ``indicators`` is too small to stand for others. alike: the
+    direction that every answer has, '' if they differ."""
 
     pillar: str
     verdict: str
+    counted: dict[str, Estimate]
     shares: str
     n: int
     kind: str
@@ -124,7 +125,7 @@ def leaning(cells: Cells, model: str, pillars: Sequence[str] = tuple(PILLARS)) -
         text += f"; {percent(tied)} of the bare answers are ties" if tied and ties else ""
         n = min(e.clusters for e in shares.values())
         alike = next((d for d in shares if shares[d].value == 1 and not ties), "")
-        out.append(Lean(pillar, verdict, text, n, kind, alike, indicators))
+        out.append(Lean(pillar, verdict, shares, text, n, kind, alike, indicators))
     return out
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sdgbias import store
+from sdgbias import store, wording
 from sdgbias.analysis.rows import row, table
 from sdgbias.errors import StoreError
 from sdgbias.methods import stats
@@ -213,11 +213,12 @@ def test_wordings_make_a_lean(tmp_path: Path, indicators: int, short: str, evide
     assert evidence in first.evidence
     assert "with the options reversed 74.1" in first.evidence.replace("\xa0", " ")
     assert second.verdict == "1 prompt: too few to say"
-    [shown] = first_screen.picture(cells, [], [model])["rows"]
+    [shown] = first_screen.picture(cells, {}, [model])["rows"]
     bar = shown["cells"][1]["bars"][0]
     # the columns of the table of these numbers are in this order
     assert list(bar.shares) == list(DIRECTIONS)
     assert (bar.shares["optimistic"].value, bar.name) == (24 / 27, "without evidence")
+    assert wording.written(bar.shares["optimistic"]).aside in first.evidence
     if indicators == 9:
         assert leans.prompts([first, second]) == "1 to 9 distinct prompts"
 

@@ -97,7 +97,7 @@ def test_right_answers_are_counted_from_the_questions(
 def test_answers_that_are_all_alike_are_not_called_without_direction(
     verdict: str, alike: str, text: str
 ) -> None:
-    lean = leans.Lean("all", verdict, "", 6, "distinct prompt", alike)
+    lean = leans.Lean("all", verdict, {}, "", 6, "distinct prompt", alike)
     assert lean.cell == text
 
 

@@ -19,7 +19,7 @@ from sdgbias.methods import stats
 from sdgbias.methods.stats import Estimate
 from sdgbias.raw.indicators import DIRECTIONS
 from sdgbias.report import matrix
-from sdgbias.report.leans import answered, leaning
+from sdgbias.report.leans import Lean, answered, leaning
 from sdgbias.report.reader import SQL, Cells, Reader, parsed
 from sdgbias.suites import SUITES
 from sdgbias.suites.facet import NOT_UNDERSTOOD
@@ -91,7 +91,7 @@ def picture(cells: Cells, truth: Mapping[str, list[Bar]], order: Sequence[str]) 
         levels = [
             {
                 "level": title,
-                "bars": _bars(cells, model, level),
+                "bars": _bars(cells, model, level, leans.get(level)),
                 "verdict": leans[level].cell if level in leans else "no answers",
                 "prompts": leans[level].prompts if level in leans else "",
             }
@@ -109,8 +109,11 @@ def picture(cells: Cells, truth: Mapping[str, list[Bar]], order: Sequence[str]) 
     }
 
 
-def _bars(cells: Cells, model: str, level: str) -> list[Bar]:
+def _bars(cells: Cells, model: str, level: str, verdict: Lean | None = None) -> list[Bar]:
+    """Those without evidence with the intervals that the ``verdict`` on them rests on."""
     drawn = {name: answered(cells, model, level, method) for method, name in BARS.items()}
+    if verdict and drawn[BARS["q_only"]]:
+        drawn[BARS["q_only"]] = verdict.counted
     return [Bar(name, shares) for name, shares in drawn.items() if shares]
 
 
