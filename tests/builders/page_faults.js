@@ -57,5 +57,5 @@ while (walker.nextNode()) {
   if (contrast < 4.5)
     faults.push(`contrast ${contrast.toFixed(2)}: ${e.textContent.trim().slice(0, 40)}`);
 }
-if (document.scrollingElement.scrollWidth > innerWidth) faults.push('scrolls sideways');
+if (document.scrollingElement.scrollWidth > document.scrollingElement.clientWidth) faults.push('scrolls sideways');
 return faults;

@@ -14,10 +14,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from sdgbias import store
+from sdgbias.benchmark import quality
+from sdgbias.benchmark.quality.evaluate import TableVerdict
+from sdgbias.benchmark.quality.page import write_page
 from sdgbias.report.build import write_night, write_report
 from sdgbias.types import PILLARS
 from tests.builders.chromium import MARKS, Screen, arrive, emulate, start, until
@@ -69,6 +73,11 @@ def report(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = write_report(results, tmp_path_factory.mktemp("report")).parent
     night = told_night(tmp_path_factory.mktemp("told") / "r.duckdb")
     write_night(night, folder / "told")
+    # a page that stands beside the report
+    rules = quality.load_rules("clusters", REPOSITORY / "expectations")
+    judged = TableVerdict("clusters", 2, (), {}, {}, np.ones(2, bool))
+    page = folder / "told" / quality.PAGE
+    write_page(page, {"clusters": rules}, {"clusters": judged}, {}, True)
     return folder
 
 
@@ -151,7 +160,7 @@ def test_every_page_of_the_report_is_alone_drawn_and_short(
         ready, wanted = figures.split(" of ")
         assert ready == wanted, f"{page.name}: {ready} of {wanted} figures are drawn"
         width, inner, height = chrome.execute_script(
-            "const e = document.scrollingElement; return [e.scrollWidth, innerWidth,"
+            "const e = document.scrollingElement; return [e.scrollWidth, e.clientWidth,"
             " e.scrollHeight]"
         )
         assert width <= inner, f"{page.name} scrolls sideways"

@@ -129,7 +129,7 @@ def test_sheet_loads_alone_and_fits(chrome: Any, sheets: Path, screen: str) -> N
     sent = [e["params"]["request"]["url"] for e in events if e["method"].endswith("WillBeSent")]
     assert [url for url in sent if not url.startswith(("file://", "data:"))] == []
     wide, inner = chrome.execute_script(
-        "return [document.scrollingElement.scrollWidth, innerWidth]"
+        "const e = document.scrollingElement; return [e.scrollWidth, e.clientWidth]"
     )
     assert wide <= inner
     assert [e for e in chrome.get_log("browser") if e["level"] in ("SEVERE", "WARNING")] == []
