@@ -82,9 +82,11 @@ def results(
         if csv:
             typer.echo(_text(metrics, csv))
         elif as_json:
-            print_json({"metrics": metrics, "people": _people(results, model), "own": groups})
+            people, recalls = (_people(results, model, name) for name in ("people", "recalls"))
+            print_json({"metrics": metrics, "people": people, "recall": recalls, "own": groups})
         else:
-            own = metrics[metrics["run_id"].isin(not_people)]
+            shares = metrics["metric"].str.startswith("share_")
+            own = metrics[metrics["run_id"].isin(not_people) & ~shares]
             _print_headline(results, model, own, groups, several)
 
 
@@ -120,14 +122,14 @@ def _newest(results: Path, model: str) -> dict[str, str]:
     return dict(store.query(results, sql, given).itertuples(index=False))
 
 
-def _people(results: Path, model: str) -> pd.DataFrame | None:
-    """Disparities of the newest runs on people, or of those of this model."""
+def _people(results: Path, model: str, name: str) -> pd.DataFrame | None:
+    """The rows of a query about the newest runs on people, or about those of this model."""
     from sdgbias import store
 
     chosen = store.latest_runs(results, FACET, per_benchmark=True)
     if not chosen:
         return None
-    table = query_table(results, "people", chosen)
+    table = query_table(results, name, chosen)
     return table[table["model"] == model] if model else table
 
 

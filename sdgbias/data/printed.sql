@@ -5,7 +5,8 @@ SELECT suite, model, run_id, task, test, method, metric, value, n, low AS ci_low
 FROM numbers JOIN runs USING (run_id)
 WHERE study IN ('headline', 'methods') AND attribute = '' AND indicator = 'all' AND list_contains($runs, run_id)
       AND method IN ('q_only', 'ctx_q', 'img_q', 'full', 'full_generated', 'cade')
-      AND metric IN ('accuracy', 'mae', 'interval_accuracy', 'accuracy_gain', 'mae_change')
+      AND metric IN ('accuracy', 'mae', 'interval_accuracy', 'accuracy_gain', 'mae_change', 'share_optimistic', 'share_conservative',
+                     'share_pessimistic')
 ORDER BY suite, model, task, metric, test, method
 
 -- name: accuracy
@@ -23,6 +24,16 @@ FROM numbers JOIN runs r USING (run_id)
 WHERE study = 'headline' AND method = 'full' AND metric = 'disparity' AND (x = 52 OR test IN ('gender', 'age'))
       AND "group" <> 'max' AND list_contains($runs, run_id)
 ORDER BY model, people, r.benchmark_id, test, groups
+
+-- name: recalls
+-- Recall of people, all classes pooled.
+SELECT model,
+       (SELECT any_value(dataset) FROM people p WHERE p.benchmark_id = r.benchmark_id) AS people,
+       test, value AS recall, low, high, n, coalesce(missing_reason, '') AS note
+FROM numbers JOIN runs r USING (run_id)
+WHERE study = 'headline' AND method = 'full' AND metric = 'recall' AND (x = 52 OR test IN ('gender', 'age'))
+      AND attribute = '' AND list_contains($runs, run_id)
+ORDER BY model, people, r.benchmark_id, test
 
 -- name: groups
 -- Disparities of custom questions.

@@ -95,6 +95,7 @@ def test_results_as_json_are_the_rows_of_the_table(results: Path) -> None:
     shown = printed(f"results --results {results}")
     assert shown["people"] is None and shown["own"] is None
     assert {"model", "method", "value", "n", "ci_low", "ci_high"} <= set(shown["metrics"][0])
+    assert "share_optimistic" in {row["metric"] for row in shown["metrics"]}, "as the table"
     table = ok(f"results --results {results} --csv").splitlines()
     assert len(shown["metrics"]) == len(table) - 1
     sql = "SELECT run_id, CAST('nan' AS DOUBLE) AS nothing FROM runs ORDER BY run_id"

@@ -60,6 +60,9 @@ def test_every_question_has_an_answer_read_or_not_and_a_page(folder: Path, tmp_p
     assert set(answers["how"]) == {"exact", "option", "refusal", "unparsed"}
     assert answers["n"].sum() == store.query(results, "SELECT count(*) AS n FROM people")["n"][0]
     assert store.latest_runs(results) == [] and len(store.latest_runs(results, "people")) == 1
+    printed = json.loads(ok(f"results --results {results} --json"))
+    assert [row["test"] for row in printed["recall"]] == ["p1", "p2", "p3"]
+    assert f"{100 * printed['recall'][0]['recall']:.1f}" in ok(f"results --results {results}")
     ok(f"report --results {results} --out {tmp_path}")
     assert 'href="fairness.html"' in (tmp_path / "index.html").read_text(encoding="utf-8")
     assert (tmp_path / "fairness.html").is_file()
