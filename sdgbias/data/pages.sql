@@ -242,7 +242,8 @@ ORDER BY suite, model
 
 -- name: own-numbers
 -- part: of the page that shows the number.
-SELECT *, CASE WHEN study = 'groups' THEN 'changes' WHEN pillar <> 'all' THEN 'groups' WHEN metric = 'accuracy' THEN 'accuracy'
+SELECT *, CASE WHEN study = 'groups' THEN 'changes' WHEN pillar <> 'all' THEN 'groups'
+               WHEN metric IN ('accuracy', 'candidate_mass', 'unparsed_rate') THEN 'accuracy'
                WHEN regexp_matches(metric, '^((share|recall)_[A-J]|tie_rate)$') THEN 'letters' ELSE '' END AS part
 FROM {numbers}
 WHERE list_contains($runs, run_id) AND test = 'all' AND (study = 'headline' OR (study = 'groups' AND metric = 'disparity_change'))

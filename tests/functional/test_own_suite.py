@@ -178,6 +178,7 @@ def test_report_results_and_wandb_tell_the_levels_apart(fotos: Path) -> None:
     for words in (
         "View CTX+Q is left out: no question has a context.",
         "Share J",
+        "<td>Candidate mass</td>",
         "Sprach region: 日本 語",
         "gender: best minus worst",
         "Whether CADE narrows the differences",
