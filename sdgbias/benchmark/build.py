@@ -43,7 +43,7 @@ from sdgbias.raw import clusters as clusters_module
 from sdgbias.raw import regions, series
 from sdgbias.raw.images import near_duplicates
 from sdgbias.raw.images.image_store import ImageSettings, render_store
-from sdgbias.raw.images.shards import clear_store, pending_index
+from sdgbias.raw.images.shards import pending_index, publish
 from sdgbias.raw.indicators import Bins, Indicator, bins, load_indicators
 from sdgbias.raw.sources import sample_note
 from sdgbias.types import QUARANTINE_COLUMNS, SDG, Stage, Task
@@ -57,11 +57,19 @@ GROUP = 100_000
 
 
 def refuse_other_suite(out: Path, suite: str) -> None:
-    """Raise UsageError where ``out`` holds the benchmark of another suite or an imported release,
-    which would be lost."""
-    card = json_object(out / "benchmark.json")
-    if (card and card.get("suite", SDG) != suite) or is_release(out):
+    """Raise UsageError where ``out`` holds the benchmark of another suite, an imported release or
+    somebody's README.md, which would be lost, or a card that doesn't say what it is of."""
+    card, origin, page = (out / n for n in ("benchmark.json", "origin.json", "README.md"))
+    content = json_object(card)
+    if (content and content.get("suite", SDG) != suite) or is_release(out):
         raise UsageError(f"--out {out}: holds another benchmark; name another folder")
+    for path in (card, origin):
+        if path.exists() and not json_object(path):
+            what = f"{path.name} can't be read, so that it may be another benchmark"
+            raise UsageError(f"--out {out}: {what}; name another folder, or delete that file")
+    if page.exists() and not any(out.glob("*.parquet")):
+        what = f"{page.name} is no benchmark's and would be replaced"
+        raise UsageError(f"--out {out}: {what}; name another folder")
 
 
 def write_table(out: Path, name: str, frame: pd.DataFrame) -> None:
@@ -152,8 +160,7 @@ def build_images(
     """
     table = _read(out, "clusters")
     if settings is None:
-        clear_store(out)
-        (out / "images").mkdir(parents=True, exist_ok=True)  # DVC requires its outputs, even empty
+        publish(out, ())  # no shard; DVC requires the folder, even empty
         index, counts = pending_index(table), (0, 0)
         lost = pd.DataFrame(columns=QUARANTINE_COLUMNS)
     else:

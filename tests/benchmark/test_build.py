@@ -133,7 +133,28 @@ def test_the_papers_number_is_the_default_where_its_quotas_can_be_filled(
     assert notes["mcq"]["requested"] is None and "by_default" not in notes["asked"]
 
 
-def test_a_build_spares_an_imported_release(tmp_path: Path) -> None:
-    (tmp_path / "origin.json").write_text('{"release": true}')
-    with pytest.raises(UsageError, match="holds another benchmark"):
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("origin.json", '{"release": true}', "holds another benchmark"),
+        ("origin.json", "{", "origin.json can't be read.*or delete that file"),
+        ("benchmark.json", "", "benchmark.json can't be read.*or delete that file"),
+        ("README.md", "my notes", "README.md is no benchmark's and would be replaced"),
+    ],
+)
+def test_a_build_spares_what_is_not_of_its_suite(
+    tmp_path: Path, name: str, text: str, says: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UsageError, match=says):
         build.refuse_other_suite(tmp_path, SDG)
+
+
+def test_a_build_without_pictures_removes_no_picture_of_others(tmp_path: Path) -> None:
+    raw, out = tmp_path / "raw", tmp_path / "b"
+    write_sample(raw, 12, 0, ["KE", "NI"], images=False)
+    (out / "images").mkdir(parents=True)
+    (out / "images" / "one.png").write_bytes(b"")
+    build.build_clusters(raw, out)
+    build.build_images(raw, out, None)
+    assert (out / "images" / "one.png").exists()

@@ -118,11 +118,6 @@ def publish(out: Path, names: Collection[str]) -> None:
         shutil.rmtree(staging(out), ignore_errors=True)
 
 
-def clear_store(out: Path) -> None:
-    """Remove all shards, for a benchmark that is now built without pictures."""
-    shutil.rmtree(out / FOLDER, ignore_errors=True)
-
-
 def index_of(rows: pd.DataFrame, shard: str) -> pd.DataFrame:
     """The part of images.parquet that one shard's rows make (without image_group)."""
     return rows.assign(shard=shard)[INDEX_COLUMNS]
