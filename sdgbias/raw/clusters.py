@@ -86,7 +86,7 @@ def read_clusters(raw: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
             " one)"
         )
     table = decimal_points(path, read_text(path, COLUMNS, _AGAIN, whole_lines=True))
-    table = table.assign(line=np.arange(2, len(table) + 2), year_number=years(table["year"]))
+    table = table.assign(line=table.index, year_number=years(table["year"]))
     faults = _row_faults(table).assign(table="clusters", key=table["DHSID_EA"])
     left = faults[faults["rule"] != ""]
     kept = table[faults["rule"] == ""].sort_values("DHSID_EA", kind="stable", ignore_index=True)

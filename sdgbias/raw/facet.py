@@ -84,7 +84,7 @@ def read_annotations(path: Path) -> Annotations:
     column."""
     rows = read_text(path, COLUMNS, "give FACET's annotations.csv as published", ("class2",))
     person, file = rows["person_id"], rows["filename"]
-    line = pd.Series([f"row {at}" for at in range(2, len(rows) + 2)], dtype="str")
+    line = pd.Series([f"row {at}" for at in rows.index], rows.index, dtype="str")
     persons = rows.groupby("filename")["person_id"].transform("size")
     classes = rows["class1"].map(normalise)
     boxes = rows["bounding_box"].map(read_box)

@@ -21,7 +21,7 @@ import pandas as pd
 from sdgbias.errors import InputError
 from sdgbias.files import packaged_yaml
 from sdgbias.raw.clusters import countries
-from sdgbias.raw.text_tables import numbers, read_text, refuse, years
+from sdgbias.raw.text_tables import decimal_points, numbers, read_text, refuse, years
 
 COLUMNS = ("series", "iso3", "region", "stratum", "year", "value", "source")
 REGIONS_FILE = "gdl_regions.csv"
@@ -153,7 +153,7 @@ def _plain(name: str) -> str:
 def _tidy(path: Path, raw: pd.DataFrame, series: str, source: str) -> pd.DataFrame:
     """(iso3, region, stratum, year text, value text) -> COLUMNS, without other countries and
     missing values."""
-    frame = raw[raw["iso3"].isin(set(countries()["iso3"]))].copy()
+    frame = decimal_points(path, raw[raw["iso3"].isin(set(countries()["iso3"]))]).copy()
     text, year = frame["value"], years(frame["year"])
     value = numbers(text)
     blank = text.str.lower().isin(_MISSING)

@@ -27,7 +27,8 @@ def read_text(
     rows: int | None = None,
 ) -> pd.DataFrame:
     """The named columns, and the optional ones that are there (no ``columns``: every column), as
-    stripped text, '' missing (pandas' default would take Namibia's 'NA' for missing).
+    stripped text, '' missing (pandas' default would take Namibia's 'NA' for missing), by line of
+    the file (a cell of several lines counts as one), without lines that hold nothing.
 
     UTF-8, else Windows-1252, and commas, else semicolons or tabs, whichever tool saved the file
     last (Excel's first line `sep=;` is no row); numbers keep their decimal commas
@@ -43,7 +44,7 @@ def read_text(
             warnings.simplefilter("error" if whole_lines else "ignore", pd.errors.ParserWarning)
             mark, above = separator(path)
             form: dict[str, Any] = {"sep": mark, "skiprows": above, "nrows": rows}
-            form |= {"dtype": str, "keep_default_na": False}
+            form |= {"dtype": str, "keep_default_na": False, "skip_blank_lines": False}
             if _is_cut_off(path, mark, above):
                 raise ValueError("its last line is cut off")
             try:
@@ -70,21 +71,25 @@ def read_text(
         raise InputError(f"{path}: column(s) {', '.join(twice)} more than once; keep one of each")
     if columns:
         table = table[[*columns, *(name for name in optional if name in table)]]
-    return table.fillna("").apply(lambda column: column.str.strip())
+    table = table.fillna("").apply(lambda column: column.str.strip())
+    table.index += above + 2
+    return table[(table != "").any(axis=1)]
 
 
 def separator(path: Path) -> tuple[str, int]:
     """What separates the columns of a CSV file (perhaps .gz), and how many lines stand above the
-    names of its columns: one where the first line is Excel's `sep=;`, which says what separates
-    them, else none, and a comma, or where its first line has none, a semicolon or a tab. Raises
+    names of its columns: those that hold nothing, and Excel's `sep=;`, which says what separates
+    them; else a comma, or where the line of names has none, a semicolon or a tab. Raises
     OSError, EOFError, zlib.error, and ValueError for a file that begins with zero bytes."""
     with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-        first = _lines(file.read(2**20))[0]
+        lines = _lines(file.read(2**20).removeprefix(b"\xef\xbb\xbf"))
+    above = next((at for at, line in enumerate(lines) if line.strip(b" ,;\t")), 0)
+    first = lines[above]
     if b"\0" in first:
         raise ValueError("it holds zero bytes; UTF-16 or no text at all")
-    if stated := re.fullmatch(rb"(?:\xef\xbb\xbf)?sep=([,;\t])", first):
-        return stated[1].decode(), 1
-    return next((mark for mark in (",", ";", "\t") if mark.encode() in first), ","), 0
+    if stated := re.fullmatch(rb"sep=([,;\t])", first):
+        return stated[1].decode(), above + 1
+    return next((mark for mark in (",", ";", "\t") if mark.encode() in first), ","), above
 
 
 def _lines(data: bytes) -> list[bytes]:

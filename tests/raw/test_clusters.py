@@ -128,6 +128,14 @@ def test_row_leaves(tmp_path: Path, rule: str, detail: str, changes: dict[str, s
     assert lost["detail"].str.contains(detail).all()
 
 
+def test_lines_are_those_of_the_file(tmp_path: Path) -> None:
+    read(tmp_path, GOOD, row(DHSID_EA="x"))
+    path = tmp_path / "dhs_final_labels.csv"
+    path.write_text("sep=,\n" + path.read_text().replace("\n", "\n\n"))
+    _, lost = read_clusters(tmp_path)
+    assert lost["detail"].str.startswith("line 6: DHSID_EA 'x'").tolist() == [True]
+
+
 def test_surveys_span_new_year(tmp_path: Path) -> None:
     written = {"2007": 2007, "2007-08": 2007, "2008.0": 2008, "2008-2009": 2008, "2008/09": 2008}
     written |= {"2008 - 2009": 2008, "2009": 2009}

@@ -171,14 +171,15 @@ def test_tidy_files_in_the_folder_and_in_tidy_and_a_dump_wins(tmp_path: Path) ->
     write(tmp_path, "uis/cr_2_f.csv", "location,time,cr_2_f\nago,2015,31.9\n")
     write(tmp_path, "gdl_regions.csv", "cname,adm1dhs,gdl_region\nNM,1,NAMr101\n")
     write(tmp_path, "notes.csv", "who,what\nx,y\n")
-    excel = "sep=;\n" + f"{header}\nsh_acs_unhc,KEN,,all,2015,56,mine\n".replace(",", ";")
+    excel = "sep=;\n" + f"{header}\nsh_acs_unhc,KEN,,all,2015,56.5,mine\n".replace(",", ";")
+    excel = excel.replace(".", ",")
     write(tmp_path, "saved by Excel.csv", excel)
     frame, _ = read_series(tmp_path)
     assert frame[["series", "iso3", "region", "year", "value", "source"]].values.tolist() == [
         ["cr_2_f", "AGO", "", 2015, 31.9, "uis CR_2_F"],
         ["haq", "KEN", "", 2015, 49.0, "z"],
         ["haq", "NAM", "", 2015, 50.0, "mine (2015-16)"],
-        ["sh_acs_unhc", "KEN", "", 2015, 56.0, "mine"],
+        ["sh_acs_unhc", "KEN", "", 2015, 56.5, "mine"],
         ["shdi", "NAM", "namr101", 2015, 0.6, "mine"],
     ]
 

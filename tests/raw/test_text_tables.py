@@ -37,3 +37,14 @@ def test_a_file_that_ends_within_a_line_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(InputError, match="its last line is cut off"):
         read_text(path)
+
+
+@pytest.mark.parametrize("above", ["", "\n", ";;\r\n", "\ufeffsep=;\n", "\n \nsep=;\n"])
+def test_rows_have_the_numbers_of_their_lines_and_empty_ones_are_none(
+    tmp_path: Path, above: str
+) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(f"{above}a;b\n\n1;2\n;\n3;4\n\n", newline="")
+
+    names = above.count("\n") + 1
+    assert read_text(path)["a"].to_dict() == {names + 2: "1", names + 4: "3"}

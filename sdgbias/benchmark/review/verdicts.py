@@ -34,7 +34,7 @@ def read_sheet(path: Path, columns: Sequence[str], key: str) -> pd.DataFrame:
         raise InputError(f"{path}: missing column(s) {', '.join(missing)}; {wanted}")
     if twice := sorted({*table.columns[table.columns.duplicated()]}):
         raise InputError(f"{path}: column(s) {', '.join(twice)} more than once; keep one of each")
-    table = table.reindex(columns=list(columns), fill_value="").set_axis(range(2, len(table) + 2))
+    table = table.reindex(columns=list(columns), fill_value="")
     table = table[(table != "").any(axis=1)]
     cased = table.drop(columns="comment", errors="ignore").columns
     table[cased] = table[cased].apply(lambda column: column.str.lower())
