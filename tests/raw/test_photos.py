@@ -135,6 +135,12 @@ def test_archives_are_read_in_place(tmp_path: Path) -> None:
     ]
     assert read_photo(tmp_path / index["path"][1]).size == (160, 90)
     assert photo_bytes(tmp_path / index["path"][0]) == data
+    path = tmp_path / "mapillary" / "imagery" / "AL.zip"
+    # the same length, as some tools of Windows write names
+    path.write_bytes(path.read_bytes().replace(f"AL/{ONE}/".encode(), f"AL\\{ONE}\\".encode()))
+    index = index_photos(tmp_path).rows
+    assert index["photo_id"].tolist() == ["8", "9"] and set(index["cluster_id"]) == {ONE}
+    assert photo_bytes(tmp_path / index["path"][0]) == data
 
 
 def test_broken_archives(tmp_path: Path) -> None:

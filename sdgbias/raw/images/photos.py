@@ -241,7 +241,8 @@ def _listing(raw: Path) -> pd.DataFrame:
                 rows.append((cluster.name, name.rpartition(".")[0], f"{folder}/{name}", cc.name))
     for zipped in sorted(root.glob("*.zip")):
         for member in sorted(_zip(str(zipped)).namelist()):
-            *_, cluster_name, name = ("", "", *member.split("/"))
+            # some archives of Windows have backslashes
+            *_, cluster_name, name = ("", "", *member.replace("\\", "/").split("/"))
             if _is_jpeg(name) and "__MACOSX" not in member:
                 path = f"{(IMAGERY / zipped.name).as_posix()}::{member}"
                 rows.append((cluster_name, name.rpartition(".")[0], path, zipped.stem))
