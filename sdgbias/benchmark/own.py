@@ -99,6 +99,8 @@ def read_table(path: Path) -> tuple[pd.DataFrame, list[tuple[int, str]]]:
             except ValueError as error:
                 faults.append((line, str(error)))
     except UnicodeDecodeError as error:
+        if path.suffix.lower() == ".parquet":  # the bytes are those of a name or a cell
+            return pd.DataFrame(), [(0, f"{error.object!r:.80} is not UTF-8; write it again")]
         line = error.object.count(b"\n", 0, error.start) + 1
         faults = [(line, f"byte 0x{error.object[error.start]:02X} is not UTF-8; save it as UTF-8")]
     except (OSError, ValueError, OverflowError, pa.ArrowException) as error:  # a date of year 10^6

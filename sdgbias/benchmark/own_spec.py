@@ -27,6 +27,9 @@ _Line = Annotated[
         description="One line without control characters, 120 letters at most.",
     ),
 ]
+_Group = Annotated[
+    Text, Field(pattern=r"^[^=\x00-\x1f\x7f]*$", description="A column of one line, no '='.")
+]
 
 
 @dataclass(frozen=True, order=True)
@@ -100,7 +103,7 @@ class SuiteFile:
     columns: Columns
     cluster_by: Annotated[Text, Field(description="Column whose values are clusters.")] = ""
     groups: Annotated[
-        tuple[Annotated[Text, Field(pattern="^[^=]*$", description="A column without '='.")], ...],
+        tuple[_Group, ...],
         Field(description="Columns whose levels are compared: [a, b]."),
     ] = ()  # rows of results are named COLUMN=LEVEL
     polarity: Annotated[

@@ -26,8 +26,11 @@ FROM (SELECT row_number() OVER () AS number, line
 WHERE trim(coalesce(line, ''), E' \t\r') <> ''
 
 -- name: check
-SELECT min(number) FILTER (NOT coalesce(json_type(TRY_CAST(line AS JSON)) = 'OBJECT', false)),
-       arg_min(line, number) FROM lines
+-- The first line that is no object, or has a name twice, of which readers take different values.
+SELECT min(number) FILTER (NOT coalesce(json_type(json) = 'OBJECT'
+                                        AND len(json_keys(json)) = list_unique(json_keys(json)), false)),
+       arg_min(line, number)
+FROM (SELECT number, line, TRY_CAST(line AS JSON) AS json FROM lines)
 
 -- name: parse
 INSERT INTO records BY NAME

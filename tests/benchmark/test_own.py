@@ -86,7 +86,8 @@ def test_the_card_shows_the_authors_words_as_text(tmp_path: Path) -> None:
         (("groups: [colour]", "groups: [color]"), 7, "did you mean 'colour'?"),
         (("groups: [colour]", "polarity: up"), 7, "unknown polarity 'up'; valid: higher, lower"),
         (("groups: [colour]", "groups: [colour"), 8, "can't be read as YAML"),
-        (("groups: [colour]", "groups: [a=b]"), 7, "'a=b'; valid: A column without '='"),
+        (("groups: [colour]", "groups: [a=b]"), 7, "'a=b'; valid: A column of one line, no '='"),
+        (("groups: [colour]", 'groups: ["a\\nb"]'), 7, "'a\\nb'; valid: A column of one line"),
         (("title: Counting", "title: |\n two\n lines\nx: Counting"), 2, "valid: One line"),
         (("title: Counting dots", 'title: "\\e[2J"'), 2, "without control characters"),
     ],
@@ -278,6 +279,10 @@ def test_parquet_with_numbers_and_gaps(tmp_path: Path) -> None:
     assert options_of(folder) == [["1", "0.1", "4"], ["2", "2.5"]]
     frame.assign(a=[["x"], ["y"]]).to_parquet(folder / "items.parquet")
     assert faults(folder)[0].startswith("items.parquet:row 1: column 'a' holds a list")
+    path = folder / "items.parquet"
+    frame.assign(COLOUR="x").to_parquet(path)
+    path.write_bytes(path.read_bytes().replace(b"COLOUR", b"COL\xd6UR"))
+    assert faults(folder) == ["items.parquet: b'COL\\xd6UR' is not UTF-8; write it again"]
     dates = pa.array([2**30, 1], pa.date32())  # past what Python can show
     pq.write_table(pa.table(dict(frame)).append_column("day", dates), folder / "items.parquet")
     assert "items.parquet: can't be read (days=" in faults(folder)[0]

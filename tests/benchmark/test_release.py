@@ -327,6 +327,7 @@ REFUSED: list[tuple[Callable[[Path], object], str]] = [
     (rewritten(lambda data: b""), "mcq_T2.jsonl: no record in it"),
     (rewritten(lambda data: b"\n\n"), "no record in it"),
     (rewritten(lambda data: data + b'{"A": "\xff\xfe"}\n'), f"line {N + 1}: no JSON record"),
+    (rewritten(lambda data: data.replace(b"{", b'{"answer": "A", ', 1)), "line 1: no JSON record"),
     (rewritten(lambda data: data.replace(b'"answer"', b'"Answer"')), "has to be spelt 'answer'"),
     (
         lambda folder: (folder / "data").rename(folder / "files"),

@@ -135,7 +135,8 @@ def _read_records(con: duckdb.DuckDBPyConnection, path: Path) -> int:
         damaged = line[1] if line else "1 or later"
     if damaged is not None:
         raise InputError(
-            f"{path} line {damaged}: no JSON record (cut off or damaged); {_COPY_AGAIN}"
+            f"{path} line {damaged}: no JSON record (cut off, damaged or a field twice);"
+            f" {_COPY_AGAIN}"
         )
     if first is None:
         raise InputError(f"{path}: no record in it; {_COPY_AGAIN}, or remove it")
