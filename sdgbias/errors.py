@@ -32,6 +32,7 @@ the valid names.
 from __future__ import annotations
 
 import shlex
+import unicodedata
 from collections.abc import Iterable
 
 
@@ -157,12 +158,14 @@ def one_of(what: str, value: object, valid: Iterable[str]) -> str:
     """The standard sentence for an unknown name: the valid ones, and the one that is nearly it."""
     from difflib import get_close_matches  # only where something is wrong
 
-    names = sorted(valid)
+    names, text, shown = sorted(valid), str(value), repr(value)
+    if len(text) == 1 and not text.isascii():  # it may look like a valid one
+        shown += f" ({unicodedata.name(text, ascii(text))})"
     if not names:
-        return f"unknown {what} {value!r}; there is none yet"
-    near = get_close_matches(str(value), names, 1)
+        return f"unknown {what} {shown}; there is none yet"
+    near = get_close_matches(text, names, 1)
     nearly = f"; did you mean {near[0]!r}?" if near else ""
-    return f"unknown {what} {value!r}; valid: {', '.join(names)}{nearly}"
+    return f"unknown {what} {shown}; valid: {', '.join(names)}{nearly}"
 
 
 def argument(path: object) -> str:

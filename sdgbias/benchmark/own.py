@@ -51,6 +51,8 @@ NO_IMAGE_VIEW = "CADE needs a view with a picture, and " + NO_PICTURES
 NO_VAL = "CADE is tuned on split val, and no question with a picture is in it"
 #: Characters that no text has; half of a surrogate pair can be written in JSON alone.
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
+#: What a spreadsheet saves for a formula that it can't compute.
+_NO_RESULT = ("#N/A", "#REF!", "#VALUE!", "#NAME?", "#DIV/0!", "#NUM!", "#NULL!")
 
 
 def read_folder(root: Path, progress: Progress = silent) -> tuple[SuiteFile, pd.DataFrame]:
@@ -122,7 +124,10 @@ def _cell(name: str, value: Any) -> str:
         return np.format_float_positional(value, trim="-")
     if hidden := _CONTROL.search(str(value)):
         raise ValueError(f"column {name!r} holds the control character {hidden[0]!r}; remove it")
-    return str(value).lower() if isinstance(value, bool) else str(value).strip()
+    text = str(value).lower() if isinstance(value, bool) else str(value).strip()
+    if text in _NO_RESULT:
+        raise ValueError(f"column {name!r} holds {text!r}, a spreadsheet's error; correct it")
+    return text
 
 
 def _parquet_rows(data: bytes) -> Iterator[tuple[int, Any]]:

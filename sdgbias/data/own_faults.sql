@@ -21,7 +21,9 @@ WHERE line IN (SELECT line FROM questions WHERE NOT is_empty);
 CREATE VIEW option_cells AS FROM cells WHERE starts_with(field, 'option_');
 CREATE VIEW answers AS
 SELECT *, list_transform(range(len(filled)), lambda place: chr((65 + place)::INT)) AS letters,
-       coalesce(list_position(filled, answer), 0) AS by_text,
+       -- an accented letter may be written as one character or as two
+       coalesce(list_position(list_transform(filled, lambda cell: nfc_normalize(cell)),
+                              nfc_normalize(answer)), 0) AS by_text,
        coalesce(list_position(letters, answer), 0) AS by_letter
 FROM questions
 WHERE answer <> '' AND is_sound;

@@ -162,6 +162,9 @@ def test_all_faults_are_listed_with_their_lines(tmp_path: Path) -> None:
         ("A", "B,A,", "the letter of option 'B' and the text of option B"),
         ("C", "x,y,", "unknown answer 'C'"),
         ("a", "x,y,", "unknown answer 'a'"),
+        ("\u0410", "x,y,", "unknown answer '\u0410' (CYRILLIC CAPITAL LETTER A); valid: A, B"),
+        ("e\u0301te\u0301", "\xe9t\xe9,y,", ""),
+        ("#REF!", "x,y,", "column 'answer' holds '#REF!', a spreadsheet's error; correct it"),
     ],
 )
 def test_an_answer_that_is_letter_and_text(
