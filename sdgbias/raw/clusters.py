@@ -85,7 +85,7 @@ def read_clusters(raw: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
             f"no file {path}; --raw wants SustainBench's layout ('sdgbias sample' writes a small"
             " one)"
         )
-    table = decimal_points(path, read_text(path, COLUMNS, _AGAIN, whole_lines=True))
+    table = decimal_points(path, read_text(path, COLUMNS, _AGAIN))
     table = table.assign(line=table.index, year_number=years(table["year"]))
     faults = _row_faults(table).assign(table="clusters", key=table["DHSID_EA"])
     left = faults[faults["rule"] != ""]

@@ -258,11 +258,14 @@ def _area(folder: Path) -> Iterator[pd.DataFrame]:
 def _tidies(folder: Path) -> Iterator[pd.DataFrame]:
     """CSVs (or .csv.gz) with the tidy header: all of tidy/, and those of the folder with a `series`
     column."""
+    for path in sorted((folder / "tidy").glob("*")):
+        if path.suffix.lower() in (".xlsx", ".xls", ".ods", ".tsv"):
+            raise InputError(f"{path}: no CSV; save its table as CSV, or move it elsewhere")
     others = (REGIONS_FILE, REGION_NAMES_FILE)
     with_series = [p for p in _csvs(folder) if p.name not in others and "series" in _header(p)]
     copies = [path for path in _csvs(folder / "tidy") if path.name != REGION_NAMES_FILE]
     for path in [*copies, *with_series]:
-        table = read_text(path, COLUMNS)
+        table = read_text(path, COLUMNS, "save it as CSV, cells with commas in quotes")
         unknown = sorted(set(table["series"].unique()) - set(SERIES))
         if unknown:
             raise InputError(
@@ -270,6 +273,8 @@ def _tidies(folder: Path) -> Iterator[pd.DataFrame]:
             )
         other = table["stratum"][~table["stratum"].isin(STRATA.values())]
         refuse(path, other, "all, urban or rural")
+        other = table["stratum"][(table["region"] != "") & (table["stratum"] != "all")]
+        refuse(path, other, "all in the rows of a region")
         table["iso3"], table["region"] = table["iso3"].str.upper(), table["region"].str.lower()
         other = table["iso3"][~table["iso3"].str.fullmatch("[A-Z]{3}")]
         refuse(path, other, "ISO-3 codes such as KEN, not UN M49 numbers or DHS codes")
@@ -297,7 +302,7 @@ def _refuse_two_values(path: Path, written: pd.DataFrame) -> None:
 
 
 def _csvs(folder: Path) -> list[Path]:
-    return sorted([*folder.glob("*.csv"), *folder.glob("*.csv.gz")])
+    return sorted(p for p in folder.glob("*") if p.name.lower().endswith((".csv", ".csv.gz")))
 
 
 def _header(path: Path) -> list[str]:

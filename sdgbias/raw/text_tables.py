@@ -23,7 +23,6 @@ def read_text(
     columns: Sequence[str] = (),
     again: str = "download it again",
     optional: Sequence[str] = (),
-    whole_lines: bool = False,
     rows: int | None = None,
 ) -> pd.DataFrame:
     """The named columns, and the optional ones that are there (no ``columns``: every column), as
@@ -32,16 +31,15 @@ def read_text(
 
     UTF-8, else Windows-1252, and commas, else semicolons or tabs, whichever tool saved the file
     last (Excel's first line `sep=;` is no row); numbers keep their decimal commas
-    (`decimal_points`). ``whole_lines``: a line of more cells than the header has is a fault, too;
-    ``rows``: so many are read, not all.
-    Raises InputError for a file that is no CSV, is cut off in its last line, lacks one of
-    ``columns`` or has it twice; ``again``: what to do about it.
+    (`decimal_points`). ``rows``: so many are read, not all.
+    Raises InputError for a file that is no CSV, is cut off in its last line, has a line of more
+    cells than names, lacks one of ``columns`` or has it twice; ``again``: what to do about it.
     """
     if path.exists() and not path.is_file():  # a pipe may never end
         raise InputError(f"{path}: no regular file; {again}")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error" if whole_lines else "ignore", pd.errors.ParserWarning)
+            warnings.simplefilter("error", pd.errors.ParserWarning)
             mark, above = separator(path)
             form: dict[str, Any] = {"sep": mark, "skiprows": above, "nrows": rows}
             form |= {"dtype": str, "keep_default_na": False, "skip_blank_lines": False}
@@ -116,7 +114,8 @@ def _is_cut_off(path: Path, mark: str, above: int) -> bool:
 
 def _long_line(path: Path, mark: str, above: int) -> str:
     """What is wrong with the first line that has more cells than the line of names."""
-    with path.open(encoding="latin-1", newline="") as file:
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rt", encoding="latin-1", newline="") as file:
         reader = csv.reader(file, delimiter=mark)
         names, *rows = [(reader.line_num, len(row)) for row in reader][above:]
     line, cells = next(row for row in rows if row[1] > names[1])

@@ -27,7 +27,7 @@ KAPPA = (
 def read_sheet(path: Path, columns: Sequence[str], key: str) -> pd.DataFrame:
     """The columns of a reviewer's CSV by row, as a spreadsheet counts them, in small letters; only
     ``key`` and the verdict must be there. Blank rows are left out. Raises InputError."""
-    table = read_text(path, again="save it as CSV, cells with commas in quotes", whole_lines=True)
+    table = read_text(path, again="save it as CSV, cells with commas in quotes")
     table.columns = table.columns.str.lower()
     if missing := [name for name in (key, "verdict") if name not in table]:
         wanted = f"the first row must read {','.join(columns)}"
