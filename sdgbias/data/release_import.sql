@@ -14,6 +14,9 @@ CREATE TABLE faults ("table" VARCHAR, item_id BIGINT, key VARCHAR, rule VARCHAR,
 CREATE TABLE prompts (task VARCHAR, test VARCHAR, item_id BIGINT, text VARCHAR);
 CREATE MACRO name_key(name) AS
     regexp_replace(replace(lower(name), '&', 'and'), '[^\p{L}\p{N}]', '', 'g');
+-- Python writes a missing value of a table as NaN, which is no JSON.
+CREATE MACRO without_nan(line) AS
+    regexp_replace(line, ':\s*NaN\s*([,}])', ':null\1', 'g');
 
 -- name: lines
 -- A file as its lines: chr(1) stands in no JSON text.
@@ -43,7 +46,7 @@ SELECT $task AS task, $test AS test, number, line, item_id AS said,
            '^Question: ?', '')) AS bare,
        coalesce(COLUMNS(['question', 'A', 'B', 'C', 'D', 'answer', 'split', 'pillar', 'indicator',
                          'target', 'cluster_id']), '')
-FROM (SELECT number, line, unnest(from_json(line, '{"item_id": "VARCHAR", "image": "VARCHAR",
+FROM (SELECT number, line, unnest(from_json(without_nan(line), '{"item_id": "VARCHAR", "image": "VARCHAR",
           "question": "VARCHAR", "A": "VARCHAR", "B": "VARCHAR", "C": "VARCHAR", "D": "VARCHAR",
           "answer": "VARCHAR", "split": "VARCHAR", "pillar": "VARCHAR", "indicator": "VARCHAR", "target": "VARCHAR",
           "cluster_id": "VARCHAR", "item_question": "VARCHAR"}')) FROM lines)
@@ -85,6 +88,7 @@ GROUP BY task, test, item_id
 INSERT INTO faults
 SELECT DISTINCT 'items_' || task, item_id, item_id::VARCHAR, fault.rule, fault.detail
 FROM (SELECT task, item_id, unnest([
+        {'rule': 'no-question', 'detail': 'question is missing', 'broken': trim(question) = ''},
         {'rule': 'invalid-options', 'detail': 'A, B, C: ' || concat_ws(' | ', A, B, C, nullif(D, '')),
          'broken': task = 'mcq' AND (A = '' OR B = '' OR A = B OR A = C OR B = C OR D <> '')},
         {'rule': 'answer-not-an-option', 'detail': 'answer ' || answer,
@@ -172,7 +176,7 @@ QUALIFY row_number() OVER (PARTITION BY kind, key ORDER BY rank, position) = 1
 -- Fields that a record lacks are filled from our tables, or left blank.
 WITH given AS (
     SELECT item_id, image_id, place, bare,
-           unnest(from_json(line, $fields)),
+           unnest(from_json(without_nan(line), $fields)),
            regexp_full_match(place, $dhs_id) AS has_dhs_id
     FROM (SELECT * FROM last WHERE task = $task)
     JOIN (SELECT key, cluster_id AS place, image_id FROM places)

@@ -206,6 +206,18 @@ def test_t1_alone_is_enough(release: Make, tmp_path: Path, out: Path) -> None:
     assert [path.stem for path in (tmp_path / "again" / "data").iterdir()] == ["mcq_T1"]
 
 
+def test_nan_is_a_field_without_a_value(release: Make, out: Path) -> None:
+    """As pandas and Python write the fields that a record lacks."""
+    nan = dict.fromkeys(("C", "indicator", "target", "split", "cluster_id"), float("nan"))
+    import_(
+        release(lambda name, records: [{**nan, **r} for r in edited(0, C=nan["C"])(name, records)]),
+        out,
+    )
+    for name in ("items_mcq", "items_regression"):
+        assert not read(out, name).isin(["NaN"]).any(axis=None)
+    assert read(out, "items_mcq")["option_c"].tolist() == ["", *["many"] * (N - 1)]
+
+
 # ----------------------------------------------------------------------
 # faults
 
@@ -245,8 +257,9 @@ FAULTS = [
     ("broken-image", edited(18, image="images/cut.png")),
     ("missing-modality", edited(19, image="images/folder.png")),
     ("image-outside-folder", edited(20, image="images/link.png")),
-    ("duplicate-record", added(21, "mcq_T1")),  # one of the two is kept
-    ("no-item-id", added(22, "mcq_T1", item_id="1.5")),  # the item is kept
+    ("no-question", edited(21, question=None)),
+    ("duplicate-record", added(22, "mcq_T1")),  # one of the two is kept
+    ("no-item-id", added(23, "mcq_T1", item_id="1.5")),  # the item is kept
 ]
 OF_NUMBERS = [edited(1, "regression", answer="many"), edited(2, "regression", answer="Infinity")]
 
