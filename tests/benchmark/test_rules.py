@@ -240,7 +240,7 @@ SQL_FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", [TYPE, *SUITE_FAULTS, *SQL_FAULTS, "no expectations"])
+@pytest.mark.parametrize("fault", [TYPE, *SUITE_FAULTS, *SQL_FAULTS, "no expectations", "no SQL"])
 def test_a_suite_that_can_not_be_judged_is_refused(
     fault: str, good: Tables, tmp_path: Path, refusal: Refusal
 ) -> None:
@@ -250,6 +250,8 @@ def test_a_suite_that_can_not_be_judged_is_refused(
         (folder / "images.sql").write_text(SQL_FAULTS[fault], encoding="utf-8")
     if fault == "no expectations":
         (folder / "images.json").write_text("{}", encoding="utf-8")
+    if fault == "no SQL":  # the rules in it were passed over
+        (folder / "images.sql").unlink()
     with refusal():
         quality.check("images", good["images"], folder, good)
 

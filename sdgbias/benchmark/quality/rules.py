@@ -32,6 +32,7 @@ FILES = {
     "prompts_own": "prompts",
 }
 SEVERITIES = ("gate", "quarantine", "warn")
+_RESTORE = "restore it: git checkout expectations"
 #: The comment lines above a rule.
 _HEAD = re.compile(r"-- ([a-z0-9-]+) \(([a-z]+)(?:, needs ([^)]+))?\): (.+)", re.DOTALL)
 #: The comment lines above a statement, and the statement up to a semicolon at a line's end.
@@ -95,8 +96,7 @@ def load_rules(table: str, suites: Path) -> RuleSet:
     path = suites / f"{table}.json"
     if not path.is_file():
         raise InputError(one_of("table", table, [rules.stem for rules in suites.glob("*.json")]))
-    onward = "restore it: git checkout expectations"
-    with understood(path, "not a suite", onward):
+    with understood(path, "not a suite", _RESTORE):
         suite = json.loads(path.read_text(encoding="utf-8"))
         stock = [_stock(entry) for entry in suite["expectations"]]
         key = tuple(map(str, suite["meta"]["key"]))
@@ -112,7 +112,7 @@ def load_rules(table: str, suites: Path) -> RuleSet:
             raise InputError(f"{path}: rule {rule.name} is given twice; rename or remove one")
     shapes = [rule for rule in rules if "column_set" in rule.arguments]
     if not key or len(shapes) != 1:
-        raise InputError(f"{path}: no key, or not one rule with a column_set; {onward}")
+        raise InputError(f"{path}: no key, or not one rule with a column_set; {_RESTORE}")
     rest = tuple(rule for rule in rules if rule is not shapes[0])
     return RuleSet(table, key, shapes[0], rest, tuple(one for sql, _ in read for one in sql))
 
@@ -127,11 +127,12 @@ def _stock(entry: Mapping[str, Any]) -> QualityRule:
 
 
 def read_sql(path: Path) -> tuple[tuple[str, ...], list[QualityRule]]:
-    """(definitions, rules) of an SQL file; none of either where there is no file. Raises
-    InputError for a statement that is neither."""
+    """(definitions, rules) of an SQL file. Raises InputError for a file that can't be read and for
+    a statement that is neither."""
     definitions: list[str] = []
     rules: list[QualityRule] = []
-    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    with understood(path, "no rules", _RESTORE):
+        text = path.read_text(encoding="utf-8")
     for comments, sql in _STATEMENT.findall(text):
         head = _HEAD.fullmatch(comments.strip().rpartition("\n\n")[2])
         if sql.upper().startswith("CREATE "):
