@@ -21,7 +21,7 @@ import pandas as pd
 from sdgbias.errors import InputError
 from sdgbias.files import packaged_yaml
 from sdgbias.raw.clusters import countries
-from sdgbias.raw.text_tables import decimal_points, numbers, read_text, refuse, years
+from sdgbias.raw.text_tables import decimal_points, head, numbers, read_text, refuse, years
 
 COLUMNS = ("series", "iso3", "region", "stratum", "year", "value", "source")
 REGIONS_FILE = "gdl_regions.csv"
@@ -262,7 +262,7 @@ def _tidies(folder: Path) -> Iterator[pd.DataFrame]:
         if path.suffix.lower() in (".xlsx", ".xls", ".ods", ".tsv"):
             raise InputError(f"{path}: no CSV; save its table as CSV, or move it elsewhere")
     others = (REGIONS_FILE, REGION_NAMES_FILE)
-    with_series = [p for p in _csvs(folder) if p.name not in others and "series" in _header(p)]
+    with_series = [path for path in _csvs(folder) if path.name not in others and _is_tidy(path)]
     copies = [path for path in _csvs(folder / "tidy") if path.name != REGION_NAMES_FILE]
     for path in [*copies, *with_series]:
         table = read_text(path, COLUMNS, "save it as CSV, cells with commas in quotes")
@@ -299,6 +299,11 @@ def _refuse_two_values(path: Path, written: pd.DataFrame) -> None:
             f"{path}: {one['series']} of {place} in {one['year']} has two values,"
             f" {one['value']:g} and {other['value']:g}; keep one of the rows"
         )
+
+
+def _is_tidy(path: Path) -> bool:
+    """Also of a table below a title, which its reader then refuses."""
+    return "series" in _header(path) or b"stratum" in head(path)[:4096]
 
 
 def _csvs(folder: Path) -> list[Path]:

@@ -79,8 +79,7 @@ def separator(path: Path) -> tuple[str, int]:
     names of its columns: those that hold nothing, and Excel's `sep=;`, which says what separates
     them; else a comma, or where the line of names has none, a semicolon or a tab. Raises
     OSError, EOFError, zlib.error, and ValueError for a file that begins with zero bytes."""
-    with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-        lines = _lines(file.read(2**20).removeprefix(b"\xef\xbb\xbf"))
+    lines = _lines(head(path))
     above = next((at for at, line in enumerate(lines) if line.strip(b" ,;\t")), 0)
     first = lines[above]
     if b"\0" in first:
@@ -88,6 +87,12 @@ def separator(path: Path) -> tuple[str, int]:
     if stated := re.fullmatch(rb"sep=([,;\t])", first):
         return stated[1].decode(), above + 1
     return next((mark for mark in (",", ";", "\t") if mark.encode() in first), ","), above
+
+
+def head(path: Path) -> bytes:
+    """The first MiB of a file, unpacked, without a byte order mark."""
+    with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+        return file.read(2**20).removeprefix(b"\xef\xbb\xbf")
 
 
 def _lines(data: bytes) -> list[bytes]:
@@ -100,8 +105,8 @@ def _is_cut_off(path: Path, mark: str, above: int) -> bool:
     download. An archive that is cut short can't be read at all."""
     if path.suffix == ".gz":
         return False
+    first = b"".join(_lines(head(path))[above : above + 1])
     with path.open("rb") as file:
-        first = b"".join(_lines(file.read(2**20))[above : above + 1])
         file.seek(max(0, path.stat().st_size - 2**20))
         last = _lines(file.read())[-1].strip(b" ")
     if not last or last.count(b'"') % 2:  # the end of a cell of several lines

@@ -195,9 +195,18 @@ LINE = "series,iso3,region,stratum,year,value,source\nhaq,KEN,,all,2015,49,mine\
         ("mine.csv", LINE.replace("series,", "Series,").encode(), "missing column.*series"),
         ("MINE.CSV", LINE.replace("49", "x").encode(), "value 'x' in 1 row"),
         ("mine.csv", LINE.replace("49", "49,5").encode(), "line 2 has 8 cells.*of names 7"),
-        ("m.csv.gz", gzip.compress(LINE.replace("49", "4,5").encode()), "line 2 has 8 cells"),
+        (
+            "m.csv.gz",
+            gzip.compress(LINE.replace("49", "4,5").encode(), mtime=0),
+            "line 2 has 8 cells",
+        ),
         ("mine.csv", LINE.replace(",,all", ",KENr101,rural").encode(), "'rural'.*wants all in the"),
+        ("mine.csv", b"My table\n\n" + LINE.encode(), "no readable CSV|missing column"),
         ("tidy/mine.xlsx", b"PK", "no CSV; save its table as CSV"),
+    ],
+    ids=[
+        *("UTF-16", "cut short", "a capital", "another suffix", "decimal comma", "packed"),
+        *("region and stratum", "title", "spreadsheet"),
     ],
 )
 def test_a_table_of_ones_own_that_can_not_be_read_is_not_passed_over(
