@@ -265,7 +265,7 @@ def _tidies(folder: Path) -> Iterator[pd.DataFrame]:
     with_series = [path for path in _csvs(folder) if path.name not in others and _is_tidy(path)]
     copies = [path for path in _csvs(folder / "tidy") if path.name != REGION_NAMES_FILE]
     for path in [*copies, *with_series]:
-        table = read_text(path, COLUMNS, "save it as CSV, cells with commas in quotes")
+        table = read_text(path, COLUMNS, "write it again, cells with commas in quotes")
         unknown = sorted(set(table["series"].unique()) - set(SERIES))
         if unknown:
             raise InputError(
