@@ -78,7 +78,8 @@ def _corrupt(path: Path | str, error: Exception) -> PhotoError:
     cause = str(error).split(" <_io")[0].splitlines()[0] if str(error) else type(error).__name__
     return PhotoError(
         "photo-corrupt",
-        f"{path}: no readable JPEG or PNG ({cause}); download the photo again or delete it",
+        f"{path}: no readable JPEG or PNG ({cause}); download it again, save it as one, or delete"
+        " it",
     )
 
 
