@@ -113,22 +113,28 @@ def compact(results: ResultsOption = DEFAULT_RESULTS) -> None:
 def check(results: ResultsOption = DEFAULT_RESULTS, as_json: JsonOption = False) -> None:
     """Print the sizes of the results, and check that every file is as it was written.
 
-    The exit code is 7 if a Parquet file is missing or damaged. Orphans are files that nothing
-    refers to.
+    The exit code is 7 if a file of a run or a night is missing or damaged. Orphans are files that
+    nothing refers to.
     """
-    from sdgbias.store import maintenance
+    from sdgbias.store import maintenance, night_files
     from sdgbias.wording import many
 
     about, broken = maintenance.info(results), maintenance.check(results, update)
+    of_nights = night_files.faults(results)
+    n = len(broken) + len(of_nights)
     if as_json:
-        print_json({**about, "broken": [{"why": why, **asdict(one)} for one, why in broken]})
+        nights = [{"why": why, "file": str(path)} for path, why in of_nights]
+        runs = [{"why": why, **asdict(one)} for one, why in broken]
+        print_json({**about, "broken": runs + nights})
     else:
         _print_sizes(about)
         for one, why in broken:
             typer.echo(f"{why}: {one.file} (run {one.run_id})")
-    if broken:
+        for path, why in of_nights:
+            typer.echo(f"{why}: {path}")
+    if n:
         raise StoreError(
-            f"{results}: {many(len(broken), 'file is', 'files are')} missing or damaged; bring back"
+            f"{results}: {many(n, 'file is', 'files are')} missing or damaged; bring back"
             " what is lost from a copy, or move it away and evaluate again"
         )
     if not as_json:

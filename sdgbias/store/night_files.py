@@ -8,7 +8,8 @@ without its suffix>.nights:
 Each file holds one JSON object on one line and is replaced whole, so that no reader sees half of
 one and a killed night loses none; nothing is copied into the results file. A row of a JSON file
 hides the one of a Parquet file with the same key, so it doesn't matter when a compaction is killed.
-They are read when a statement names them, so a results folder can be moved.
+They are read when a statement names them, so a results folder can be moved. A copy of a file or
+folder under another name is no record.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import Any
 
 import duckdb
 import pandas as pd
+import pyarrow.parquet as pq
 
 from sdgbias import files
 from sdgbias.errors import StoreError, first_line, one_of
@@ -37,10 +39,11 @@ _MONTH = re.compile(r"\d{4}-\d\d")
 
 @dataclass(frozen=True)
 class NightView:
-    """files: pattern of its JSON files in the folder; parquet: the ending of its Parquet files;
-    columns: name -> DuckDB's type."""
+    """files: pattern of its JSON files in the folder; place: in SQL, how the path of a row's file
+    ends; parquet: the ending of its Parquet files; columns: name -> DuckDB's type."""
 
     files: str
+    place: str
     parquet: str
     key: tuple[str, ...]
     columns: Mapping[str, str]
@@ -49,6 +52,7 @@ class NightView:
 VIEWS = {
     "nights": NightView(
         "*/night.json",
+        "concat('/', night, '/night.json')",
         "nights.parquet",
         ("night",),
         {
@@ -66,6 +70,7 @@ VIEWS = {
     ),
     "night_outcomes": NightView(
         "*/outcomes/*.json",
+        "concat('/', night, '/outcomes/', replace(model, '/', '_'), '-', suite, '.json')",
         "outcomes.parquet",
         ("night", "model", "suite"),
         {
@@ -178,7 +183,16 @@ def show(
         view = VIEWS[name]
         view = replace(view, files=view.files.replace("*.json", outcomes))
         how = "TEMP TABLE IF NOT EXISTS" if once else "OR REPLACE TEMP TABLE"
-        con.execute(f"CREATE {how} {name} AS {_rows(home(results), view)}")
+        for last in (False, False, True):
+            try:
+                con.execute(f"CREATE {how} {name} AS {_rows(home(results), view)}")
+                break
+            except duckdb.Error as error:  # or a month was compacted since its files were listed
+                if last:
+                    raise StoreError(
+                        f"{home(results)}: can't be read: {first_line(error)}; bring that file back"
+                        " from a copy, or move it away: its nights are then not shown"
+                    ) from None
 
 
 def _rows(folder: Path, view: NightView) -> str:
@@ -190,17 +204,14 @@ def _rows(folder: Path, view: NightView) -> str:
         names = names.replace('"log"', f"if(starts_with(log, 'nights/'), {moved}, log) AS \"log\"")
     key = ", ".join(f'"{name}"' for name in view.key)
     parts = []
-    if _any(folder, view.files):
+    if listed := list_files(folder, view.files):
         parts.append(
-            f"SELECT {names} FROM read_json({_pattern(folder, view.files)}, columns = {{{types}}},"
+            f"SELECT {names} FROM read_json({listed}, columns = {{{types}}}, filename = true,"
             " format = 'newline_delimited', ignore_errors = true, hive_partitioning = false)"
-            " WHERE night IS NOT NULL"
+            f" WHERE ends_with(filename, {view.place})"
         )
-    if _any(folder, f"*.{view.parquet}"):
-        packed = (
-            f"SELECT {names} FROM read_parquet({_pattern(folder, f'*.{view.parquet}')},"
-            " hive_partitioning = false)"
-        )
+    if listed := list_files(folder, f"????-??.{view.parquet}"):
+        packed = f"SELECT {names} FROM read_parquet({listed}, hive_partitioning = false)"
         hidden = f" ANTI JOIN (SELECT {key} FROM ({parts[0]})) USING ({key})" if parts else ""
         parts.append(f"SELECT {names} FROM ({packed}){hidden}")
     casts = ", ".join(f'CAST(NULL AS {kind}) AS "{name}"' for name, kind in view.columns.items())
@@ -211,10 +222,12 @@ def _any(folder: Path, pattern: str) -> bool:
     return next(folder.glob(pattern), None) is not None
 
 
-def _pattern(folder: Path, pattern: str) -> str:
-    """A pattern of files as DuckDB reads it, in a folder of any name."""
-    plain = re.sub(r"([\[*?])", r"[\1]", str(folder.absolute()))
-    return "'" + f"{plain}/{pattern}".replace("'", "''") + "'"
+def list_files(folder: Path, pattern: str) -> str:
+    """The files of a folder of any name, as DuckDB reads a list; '' for none. By name, so that one
+    that goes meanwhile is an error, not a row less."""
+    plain = (re.sub(r"([\[*?])", r"[\1]", str(path)) for path in folder.absolute().glob(pattern))
+    names = ", ".join("'" + path.replace("'", "''") + "'" for path in plain)
+    return f"[{names}]" if names else ""
 
 
 def query(results: Path, sql: str, params: Sequence[Any] = (), model: str = "") -> pd.DataFrame:
@@ -252,5 +265,29 @@ def compact(results: Path, before: str) -> list[str]:
                 query(results, f"COPY ({of_month}) TO {target} (FORMAT parquet)")
         for view in VIEWS.values():
             for path in folder.glob(f"{month}-{view.files}"):
-                path.unlink()
+                if _in_place(results, path):
+                    path.unlink()
     return over
+
+
+def _in_place(results: Path, path: Path) -> bool:
+    """Whether a JSON file is a record: whole, and where its row is."""
+    row, view = files.json_object(path), "nights" if path.name == "night.json" else "night_outcomes"
+    return {*VIEWS[view].key} <= {*row} and path_of(results, view, row) == path
+
+
+def faults(results: Path) -> list[tuple[Path, str]]:
+    """The files of nights that can't be read, or that are lost beside their month's other: (path,
+    'missing' | 'damaged')."""
+    folder, broken = home(results), []
+    for path in (p for v in VIEWS.values() for p in sorted(folder.glob(v.files))):
+        if not _in_place(results, path):
+            broken.append((path, "damaged"))
+    for path in sorted(folder.glob("????-??.*.parquet")):
+        of_month = [folder / f"{path.name[:7]}.{view.parquet}" for view in VIEWS.values()]
+        broken += [(other, "missing") for other in of_month if not other.exists()]
+        try:
+            pq.read_metadata(path)
+        except (OSError, ValueError):
+            broken.append((path, "damaged"))
+    return broken

@@ -18,7 +18,7 @@ import pytest
 
 from sdgbias import store
 from sdgbias.analysis import nights as analysis_nights
-from sdgbias.errors import InfrastructureError
+from sdgbias.errors import InfrastructureError, StoreError
 from sdgbias.nightly import notify, records
 from sdgbias.nightly.attempt import JobOutcome
 from sdgbias.nightly.night_options import NightOptions
@@ -249,3 +249,41 @@ def test_given_a_kill_at_any_instant_then_no_row_is_lost_or_doubled(
         night_files.compact(results, "2026-11")
         assert everything(results) == before
     assert len(states) > 8, "they were killed in between"
+
+
+def test_given_copies_and_damaged_files_then_no_row_is_doubled_and_no_file_goes(
+    months: Path,
+) -> None:
+    home, before = night_files.home(months), everything(months)
+    shutil.copytree(home / "2026-10-02T0130", home / "2026-10-02T0130 (copy)")
+    outcome = home / "2026-10-30T0130" / "outcomes" / "a-sdg.json"
+    shutil.copy(outcome, outcome.with_stem("a-sdg (1)"))
+    assert everything(months) == before
+    outcome.write_text(outcome.read_text()[:20])
+    night_files.compact(months, "2026-11")
+    assert outcome.exists(), "it may be copied again"
+    shutil.copy(home / "2026-10.nights.parquet", home / "Copy of 2026-10.nights.parquet")
+    assert len(everything(months)) == len(before) - 1
+    assert (outcome, "damaged") in night_files.faults(months)
+    packed = home / "2026-10.outcomes.parquet"
+    packed.write_bytes(packed.read_bytes()[:50])
+    with pytest.raises(StoreError, match=r"2026-10.outcomes.parquet.*; bring that file back"):
+        records.history(months)
+    assert (packed, "damaged") in night_files.faults(months)
+    packed.unlink()
+    assert (packed, "missing") in night_files.faults(months)
+
+
+def test_given_a_month_that_is_compacted_while_it_is_read_then_it_is_read_again(
+    months: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, listed = everything(months), night_files.list_files
+
+    def listed_before(folder: Path, pattern: str) -> str:
+        names = listed(folder, pattern)
+        monkeypatch.setattr(night_files, "list_files", listed)
+        night_files.compact(months, "2026-11")
+        return names
+
+    monkeypatch.setattr(night_files, "list_files", listed_before)
+    assert everything(months) == before
