@@ -81,7 +81,7 @@ class Owner:
         name = one.repo.split("/")[-1]
         return (
             (self.max_params_b is None or 0 < one.params <= self.max_params_b * 1e9)
-            and (not self.licences or one.licence in self.licences)
+            and (not self.licences or not {*one.licence.split(", ")}.isdisjoint(self.licences))
             and (not self.match.pattern or self.match.fullmatch(name) is not None)
             and (not self.newer_than or str(one.created or "") > self.newer_than)
         )
@@ -201,8 +201,11 @@ def look(
                 raise
             verdict = TROUBLE if isinstance(error, InfrastructureError) else REFUSED
             one = Release(repo, commit, verdict, str(error).removeprefix(f"{repo}: "))
+        row = ledger.get(repo.lower())
+        if one is None and row is not None and row.name and row.verdict == REFUSED:
+            one = replace(row, verdict=WAITING, why="it can be read again")
         if one is not None:
-            row = ledger.get(repo.lower())
+            one = replace(one, name=one.name or (row.name if row else ""))
             first, news = row.first_seen if row else day, row is None or row.why != one.why
             one = replace(one, first_seen=first, versions=dict(here.versions), news=news)
             releases.append(one)
@@ -214,7 +217,7 @@ def look(
     examined = {spec.repo.lower() for spec in registered}
     try:
         for repo, specs in _watched(registered, rules).items():
-            examine(repo, "", partial(_commit, root, specs, here, dry_run))
+            examine(repo, "", partial(_commit, root, specs, here, dry_run, examined))
         for rule in (*rules.owners, *rules.everyone):
             for listed in (one for tag in rule.pipelines for one in rule.listed(tag)):
                 repo, row = listed.repo.lower(), ledger.get(listed.repo.lower())
@@ -243,10 +246,12 @@ def _watched(registered: Iterable[ModelSpec], rules: Rules) -> dict[str, list[Mo
 
 
 def _commit(
-    root: Path, specs: list[ModelSpec], here: propose.Host, dry_run: bool
+    root: Path, specs: list[ModelSpec], here: propose.Host, dry_run: bool, examined: set[str]
 ) -> Release | None:
-    """A commit that no entry of its repository has, if it can change a score."""
+    """A commit that no entry of its repository has, if it can change a score. A repository that was
+    renamed is ``examined`` under its name of today, too."""
     base, head = specs[0], hub.commit(specs[0].repo)
+    examined.add(head.now.lower())
     if any(spec.revision == head.commit for spec in specs):
         return None
     with suppress(hub.NoRevision):  # a forced push: there is nothing to compare with

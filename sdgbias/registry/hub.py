@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from sdgbias.errors import ExpiredToken, Gated, HubUnreachable, RegistryError, SdgbiasError
 from sdgbias.registry import machine
@@ -64,9 +65,10 @@ class ModelFacts:
     """What the hub's list, a repository at a commit, or a folder of weights says about its model.
 
     params: as the hub counted them in the safetensors, else as their headers say; 0: unknown.
-    created: None if the hub doesn't report it. config, processor: config.json and the processor's,
-    {} where they are missing or weren't read; files: name -> digest of its bytes, '' in a folder;
-    weight_bytes: of the safetensors; unread: why the repository wasn't read."""
+    licence: several with commas. created: None if the hub doesn't report it. config, processor:
+    config.json and the processor's, {} where they are missing or weren't read; files: name ->
+    digest of its bytes, '' in a folder; weight_bytes: of the safetensors; unread: why the
+    repository wasn't read; now: of a commit, what the hub calls the repository today."""
 
     repo: str
     commit: str = ""
@@ -80,6 +82,7 @@ class ModelFacts:
     files: Mapping[str, str] = field(default_factory=dict)
     weight_bytes: int = 0
     unread: str = ""
+    now: str = ""
 
     def that_matter(self) -> dict[str, str]:
         """The files that can change a score, with the digest of their bytes."""
@@ -160,6 +163,7 @@ def commit(repo: str, revision: str | None = None) -> ModelFacts:
     return replace(
         _stated(info),
         repo=repo,
+        now=info.id,
         files={f.rfilename: str(f.lfs.sha256 if f.lfs else f.blob_id or "") for f in files},
         weight_bytes=sum(int(f.size or 0) for f in files if f.rfilename in shards),
     )
@@ -195,10 +199,12 @@ def listed(
     params: dict[str, Any] | None = {"pipeline_tag": pipeline, "expand": list(_LISTED), **which}
     try:
         # the client's own paging has no timeout
-        while page and page.startswith(constants.ENDPOINT) and (owner or len(listing) < limit):
+        while page and (owner or len(listing) < limit):
             response = _get(page, params)
             listing += [_stated(ModelInfo(**{"siblings": None, **one})) for one in response.json()]  # type: ignore[no-untyped-call]
-            page, params = response.links.get("next", {}).get("url"), None
+            # a mirror may name another host, which gets no token
+            rest = urlsplit(response.links.get("next", {}).get("url", "")).query
+            page, params = rest and f"{constants.ENDPOINT}/api/models?{rest}", None
     except Exception as error:
         raise plain(owner or "the hub's list", None, error, "sdgbias models watch") from None
     return sorted(listing, key=lambda one: one.repo) if owner else listing[:limit]
@@ -206,12 +212,13 @@ def listed(
 
 def _stated(info: Any) -> ModelFacts:
     """What the hub's own record of a repository states."""
+    licences = getattr(info.card_data, "license", "") or ""
     return ModelFacts(
         info.id,
         str(info.sha or ""),
         int(info.safetensors.total) if info.safetensors else 0,
         info.pipeline_tag or "",
-        str(getattr(info.card_data, "license", "") or ""),
+        ", ".join(map(str, licences)) if isinstance(licences, list) else str(licences),
         bool(info.gated),
         info.created_at.date() if info.created_at else None,
     )
@@ -314,5 +321,6 @@ def plain(repo: str, revision: str | None, error: BaseException, again: str = ""
     if status == 403:
         return Gated(f"{repo}: the hub denies access (403); request it at {page}, then: {again}")
     why = f"answers {status}" if status else f"can't be reached ({type(error).__name__})"
-    kind = BadResponse if status else HubUnreachable
+    # 429: too many requests, whatever they ask about
+    kind = BadResponse if status not in (0, 429) else HubUnreachable
     return kind(f"{repo}: the hub {why}; {onward}")

@@ -44,11 +44,12 @@ class Commit:
 class Repo:
     """commits: oldest first, the last one is `main`. params: what the hub says of its safetensors;
     None: nothing. hidden: not shown to anybody without access. broken: the status that every
-    question about it gets. apps: what it is listed for; trend: its trending score."""
+    question about it gets. apps: what it is listed for; trend: its trending score. now: the name
+    that it got later."""
 
     commits: list[Commit]
     pipeline: str = "image-text-to-text"
-    licence: str = "apache-2.0"
+    licence: str | list[str] = "apache-2.0"
     created: str = "2026-06-01T00:00:00.000Z"
     params: int | None = None
     gated: bool = False
@@ -56,6 +57,7 @@ class Repo:
     broken: int = 0
     apps: tuple[str, ...] = ("vllm",)
     trend: int = 0
+    now: str = ""
 
 
 def commit(files: Mapping[str, bytes | dict[str, Any]], name: str = "") -> Commit:
@@ -91,11 +93,12 @@ def weights(parameters: int) -> bytes:
 class Hub:
     """tokens: token -> 'member' (has access to everything), 'stranger' (to what is open) or
     'expired'. asked: every path that was asked for; ranges: parts of a path that were asked for.
-    slow: seconds that it waits before each answer. cut: file -> bytes of it after which the
-    connection breaks, once."""
+    host: where the pages of a listing go on, None: here. slow: seconds that it waits before each
+    answer. cut: file -> bytes of it after which the connection breaks, once."""
 
     repos: dict[str, Repo]
     tokens: dict[str, str] = field(default_factory=dict)
+    host: str | None = None
     slow: float = 0.0
     asked: list[str] = field(default_factory=list)
     cut: dict[str, int] = field(default_factory=dict)
@@ -268,7 +271,7 @@ def _info(name: str, repo: Repo, at: Commit, blobs: bool) -> dict[str, Any]:
         one |= {"size": len(body), "blobId": _digest(body), **_lfs(file, body)}
     info = {
         "_id": "0",
-        "id": name,
+        "id": repo.now or name,
         "modelId": name,
         "sha": at.sha,
         "private": repo.hidden,
@@ -299,6 +302,7 @@ def _listing(hub: Hub, query: dict[str, list[str]]) -> tuple[bytes, dict[str, st
         and set(query.get("apps", ())) <= set(repo.apps)
         and ("num_parameters" not in one or low <= (repo.params or 0) <= high)
         and not repo.hidden
+        and not repo.now
     ]
     orders = {
         "createdAt": lambda name: hub.repos[name].created,
@@ -312,7 +316,8 @@ def _listing(hub: Hub, query: dict[str, list[str]]) -> tuple[bytes, dict[str, st
         for name in named[start : start + PAGE]
     ]
     again = [(k, v) for k, values in query.items() for v in values if k != "cursor"]
-    onward = f"{hub.url}/api/models?{urlencode([*again, ('cursor', start + PAGE)])}"
+    host = hub.url if hub.host is None else hub.host
+    onward = f"{host}/api/models?{urlencode([*again, ('cursor', start + PAGE)])}"
     for row in rows:
         del row["siblings"]
     return json.dumps(rows).encode(), (

@@ -200,6 +200,40 @@ def test_given_trouble_of_one_repository_then_it_stops_no_other_and_of_the_hub_a
     assert texts(root) == before, "nobody is put aside because the hub is down"
 
 
+def test_given_a_renamed_repository_then_it_is_no_new_one(root: Path, hub: Hub) -> None:
+    old = hub.repos["lab/vlm"]
+    put(root, "vlm", "lab/vlm", old.commits[0].sha)
+    words = commit({**old.commits[0].files, "README.md": b"our new name"})
+    hub.repos["lab/vlm-2"] = Repo([*old.commits, words], params=old.params)
+    hub.repos["lab/vlm"] = replace(hub.repos["lab/vlm-2"], now="lab/vlm-2")
+    assert watch.look(root, Rules(owners=(Owner("lab"),)), HERE) == []
+
+
+def test_given_a_card_of_two_licences_then_one_suffices(root: Path, hub: Hub) -> None:
+    hub.repos["lab/vlm"].licence = ["mit", "apache-2.0"]
+    for licence, n in (("apache-2.0", 1), ("mit", 1), ("other", 0)):
+        rules = Rules(owners=(Owner("lab", licences=(licence,)),))
+        assert len(watch.look(root, rules, HERE, dry_run=True)) == n
+
+
+def test_given_too_many_requests_then_the_look_ends(root: Path, hub: Hub) -> None:
+    for name in "abc":
+        hub.repos[f"lab/{name}"] = model(name, broken=429)
+        put(root, name, f"lab/{name}", "ab" * 20)
+    with pytest.raises(HubUnreachable, match="lab/a: the hub answers 429; later again"):
+        watch.look(root, Rules(), HERE)
+    assert len(hub.asked) == 1 and watch.read_ledger(root) == {}
+
+
+@pytest.mark.parametrize("host", ["", "https://the-real-hub.example"])
+def test_given_a_listing_that_goes_on_elsewhere_then_this_hub_is_asked(
+    root: Path, hub: Hub, host: str
+) -> None:
+    hub.repos |= {f"lab/{n}": model(str(n)) for n in range(4)}
+    hub.host = host
+    assert len(watch.look(root, Rules(owners=(Owner("lab"),)), HERE)) == 5
+
+
 # ----------------------------------------------------------------------
 # a month, and what candidates may cost
 
@@ -246,6 +280,8 @@ def test_given_thirty_days_then_news_are_told_once_and_candidates_tried(
         # a release of an account that nobody watches, on the hub's list
         5: lambda: repos.update({"else/trendy": replace(model("trendy", 8), trend=99)}),
         9: lambda: repos.update({"lab/weak": model("weak")}),
+        10: lambda: repos.update({"lab/weak": replace(repos["lab/weak"], hidden=True)}),
+        11: lambda: repos.update({"lab/weak": replace(repos["lab/weak"], hidden=False)}),
         12: upgrade,
         15: lambda: repos.update({"lab/gated": model("gated", gated=True)}),
         18: lambda: monkeypatch.setenv("HF_TOKEN", MEMBER),
@@ -267,6 +303,8 @@ def test_given_thirty_days_then_news_are_told_once_and_candidates_tried(
         1: [(WAITING, "good"), (NOT_HERE, "huge"), (REFUSED, "odd")],
         5: [(WAITING, "trendy")],
         9: [(WAITING, "weak")],
+        10: [(REFUSED, "weak")],
+        11: [(WAITING, "weak")],
         12: [(WAITING, "odd")],
         15: [(TROUBLE, "gated")],
         18: [(WAITING, "gated")],
@@ -277,6 +315,7 @@ def test_given_thirty_days_then_news_are_told_once_and_candidates_tried(
         1: [(ADMITTED, "good")],
         5: [(ADMITTED, "trendy")],
         9: [(NOT_ADMITTED, "weak")],
+        11: [(NOT_ADMITTED, "weak")],
         12: [(ADMITTED, "odd"), (NOT_ADMITTED, "weak")],
         18: [(ADMITTED, "gated")],
         23: [(ADMITTED, better)],
