@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import date, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -222,11 +222,12 @@ def quarantine_model(
     ] = None,
 ) -> None:
     """Quarantine a model until a date, or until it is enabled."""
+    from sdgbias.nightly import night_options
     from sdgbias.registry import entries
 
     if until and days is not None:
         raise UsageError("--until and --days name the same day twice; give one of them")
-    today = date.today()
+    today = night_options.today()
     end = (today + timedelta(days=days)).isoformat() if days is not None else until
     if entries.is_date(end) and end <= today.isoformat():
         raise UsageError(
@@ -302,12 +303,13 @@ def fetch_models(
     continues when the command is run again. The exit code is 8 if a model is not in the cache in
     the end.
     """
+    from sdgbias.nightly.night_options import today
     from sdgbias.registry import entries, fetch, hub
 
     root = entries.find_root()
     chosen = {name: entries.load(root, name) for name in names or ()}
     if enabled:
-        chosen |= entries.due(root, date.today())
+        chosen |= entries.due(root, today())
     if not chosen:
         if not enabled:
             raise UsageError("name a model (sdgbias models), or give --enabled")

@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -175,11 +174,12 @@ def demo(
     writes the report and offline W&B runs.
     """
     from sdgbias import store
+    from sdgbias.nightly.night_options import today
     from sdgbias.registry import entries
 
     if not Path("dvc.yaml").is_file():
         raise UsageError("no dvc.yaml here; run `sdgbias demo` in the folder of the project")
-    if not any(entries.is_due(spec, date.today()) for spec in entries.load_readable()[0].values()):
+    if not any(entries.is_due(spec, today()) for spec in entries.load_readable()[0].values()):
         raise UsageError(
             "no enabled model in registry/models: the embedded ones are in a checkout; to add one:"
             " sdgbias register-model REPO"

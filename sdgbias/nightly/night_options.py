@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, fields
-from datetime import datetime
+from datetime import date, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
@@ -23,6 +23,15 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 #: Default benchmarks; only those present are used.
 BENCHMARKS = (Path("data/benchmark"), Path("data/people/benchmark"))
 ENV_BENCHMARK, ENV_TIMEZONE = "SDGBIAS_BENCHMARK", "SDGBIAS_TIMEZONE"
+
+
+def _usual_zone() -> str:
+    return os.environ.get(ENV_TIMEZONE) or schedule.TIMEZONE
+
+
+def today() -> date:
+    """The day by which a night that starts now decides who is due. Raises UsageError."""
+    return datetime.now(schedule.zone(_usual_zone())).date()
 
 
 def _registry() -> Path:
@@ -101,7 +110,7 @@ class NightOptions:
 
     @property
     def zone(self) -> str:
-        return self.timezone or os.environ.get(ENV_TIMEZONE) or schedule.TIMEZONE
+        return self.timezone or _usual_zone()
 
     @property
     def due(self) -> datetime | None:

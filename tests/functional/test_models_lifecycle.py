@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import json
 import shutil
-from datetime import date, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
+import pytest
 import yaml
 
 from sdgbias import store
@@ -38,7 +40,7 @@ def test_the_states_by_hand(root: Path) -> None:
     assert [line.split()[0] for line in candidates[:2]] == ["model", "shy"]
     assert candidates[-1] == "Models: 1 candidate. Next: sdgbias models show NAME"
 
-    days = {(date.today() + timedelta(days=more)).isoformat() for more in (1, 2)}
+    days = {(datetime.now(UTC) + timedelta(days=more)).date().isoformat() for more in (1, 2)}
     printed = ok("models quarantine m --reason 'OOM at 40 GiB' --days 1", registry=root)
     assert sdgbias("models quarantine m --reason x --days 100000000", registry=root).returncode == 2
     tomorrow = entry(root, "m")["until"]
@@ -56,6 +58,18 @@ def test_the_states_by_hand(root: Path) -> None:
     line = refused(4, "models quarantine m --reason x", registry=root)
     assert "retired can't become quarantined; valid: retired, enabled" in line
     assert "is enabled" in ok("models enable m --no-check", registry=root)
+
+
+@pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "Etc/GMT+12"])  # never of one day
+def test_days_of_a_quarantine_count_from_the_day_of_the_nights(
+    root: Path, monkeypatch: pytest.MonkeyPatch, zone: str
+) -> None:
+    add_model(root, "m")
+    monkeypatch.setenv("SDGBIAS_TIMEZONE", zone)
+    days = [datetime.now(ZoneInfo(zone)).date()]
+    ok("models quarantine m --reason x --days 1", registry=root)
+    days.append(datetime.now(ZoneInfo(zone)).date())
+    assert entry(root, "m")["until"] in {str(day + timedelta(days=1)) for day in days}
 
 
 def test_a_model_added_by_mistake_is_removed(root: Path, tmp_path: Path) -> None:

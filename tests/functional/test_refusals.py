@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from datetime import date
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,7 @@ def test_a_refusal_is_one_line_and_its_exit_code(
     )
 
     line = line.removeprefix("error: ").replace(str(world), "FOLDER")
-    line = line.replace(date.today().isoformat(), "TODAY")
+    line = line.replace(datetime.now(UTC).date().isoformat(), "TODAY")
     if request.config.getoption("--write-golden"):
         given["line"] = line
         text = yaml.safe_dump(CASES, sort_keys=False, width=96, allow_unicode=True)
