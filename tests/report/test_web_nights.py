@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -35,6 +36,22 @@ def test_last_night_says_what_wants_a_person_first(client: TestClient) -> None:
         assert words in said
     places = [said.index(m, said.index("Took Look")) for m in ("fake-op", BROKEN, "fake-pess")]
     assert places == sorted(places)
+
+
+def test_of_many_logs_the_newest_are_shown_and_counted(served: Path, tmp_path: Path) -> None:
+    path, night = copied(served, tmp_path / "r.duckdb"), "2026-11-30T0130"
+    start = datetime(2026, 11, 30, 0, 30)
+    running = {"night": night, "started_at": start, "status": "running"}
+    store.upsert(path, {"nights": pd.DataFrame([running])})
+    folder = path.with_suffix(".nights") / night
+    for n in range(250):
+        (folder / f"{n:03d}.log").touch()
+        os.utime(folder / f"{n:03d}.log", (n, n))
+    (folder / "zeta.log").write_text("scoring")
+    with Results(path).reading() as reader:
+        shown = nights.running(reader, start.replace(tzinfo=UTC))
+    assert shown and [log["name"] for log in shown["logs"][:2]] == ["zeta.log", "249.log"]
+    assert "the newest 24 of 251 logs" in text(client_of(path).get("/").text)
 
 
 def test_a_running_night_shows_how_far_it_is(served: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from sdgbias.store import night_files
 PAGE = 50
 #: Bytes read from the end of a job's log for its last line.
 TAIL = 4096
+#: Logs that are shown.
+LOGS = 24
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -68,13 +71,15 @@ def running(reader: Reader, now: datetime) -> dict[str, Any] | None:
     done = {(r["model"], r["suite"]) for r in outcomes}
     planned = _planned(folder) if folder else set()
     began = row["started_at"]
+    logs, n_logs = _logs(folder, now) if folder else ([], 0)
     return {
         "night": name,
         "started_at": began,
         "seconds": (now.replace(tzinfo=None) - began).total_seconds() if began else None,
         "done": len(done),
         "planned": len(planned | done) if planned else 0,
-        "logs": _logs(folder, now) if folder else [],
+        "logs": logs,
+        "n_logs": n_logs,
     }
 
 
@@ -101,15 +106,17 @@ def _planned(folder: Path) -> set[tuple[str, str]]:
     return planned
 
 
-def _logs(folder: Path, now: datetime) -> list[dict[str, Any]]:
-    """Name, size, seconds since the last write and last line of each log of a night, most recently
-    written first."""
+def _logs(folder: Path, now: datetime) -> tuple[list[dict[str, Any]], int]:
+    """(name, size, seconds since the last write and last line of the LOGS logs of a night that were
+    written last, the number of all)."""
+    stats = []
+    for path in folder.rglob("*.log"):
+        with suppress(OSError):
+            if path.resolve().is_relative_to(folder.resolve()):
+                stats.append((path.stat(), path))
     logs = []
-    for path in sorted(folder.rglob("*.log"))[:200]:
+    for stat, path in sorted(stats, key=lambda one: (-one[0].st_mtime, one[1]))[:LOGS]:
         try:
-            if not path.resolve().is_relative_to(folder.resolve()):
-                continue
-            stat = path.stat()
             with path.open("rb") as file:
                 file.seek(max(0, stat.st_size - TAIL))
                 text = file.read(TAIL).decode("utf-8", "replace")
@@ -118,13 +125,12 @@ def _logs(folder: Path, now: datetime) -> list[dict[str, Any]]:
         lines = [
             line.strip() for line in re.split(r"[\r\n]+", _COLOURS.sub("", text)) if line.strip()
         ]
-        quiet = max(0.0, now.timestamp() - stat.st_mtime)
         logs.append(
             {
                 "name": path.relative_to(folder).as_posix(),
                 "size": stat.st_size,
-                "quiet": quiet,
+                "quiet": max(0.0, now.timestamp() - stat.st_mtime),
                 "last": lines[-1][:160] if lines else "",
             }
         )
-    return sorted(logs, key=lambda log: (log["quiet"], log["name"]))[:24]
+    return logs, len(stats)
