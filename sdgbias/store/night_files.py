@@ -20,7 +20,7 @@ import os
 import re
 import shutil
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC
 from functools import cache
 from pathlib import Path
@@ -39,11 +39,10 @@ _MONTH = re.compile(r"\d{4}-\d\d")
 
 @dataclass(frozen=True)
 class NightView:
-    """files: pattern of its JSON files in the folder; place: in SQL, how the path of a row's file
-    ends; parquet: the ending of its Parquet files; columns: name -> DuckDB's type."""
+    """files: pattern of its JSON files in the folder; parquet: the ending of its Parquet files;
+    columns: name -> DuckDB's type."""
 
     files: str
-    place: str
     parquet: str
     key: tuple[str, ...]
     columns: Mapping[str, str]
@@ -52,7 +51,6 @@ class NightView:
 VIEWS = {
     "nights": NightView(
         "*/night.json",
-        "concat('/', night, '/night.json')",
         "nights.parquet",
         ("night",),
         {
@@ -70,7 +68,6 @@ VIEWS = {
     ),
     "night_outcomes": NightView(
         "*/outcomes/*.json",
-        "concat('/', night, '/outcomes/', replace(model, '/', '_'), '-', suite, '.json')",
         "outcomes.parquet",
         ("night", "model", "suite"),
         {
@@ -176,58 +173,55 @@ def show(
     once: bool = False,
 ) -> None:
     """Read the files into temporary tables of these ``names``; ``once``: where the connection has
-    none of that name yet. ``model``: the files of others need not be read (DuckDB takes a
-    millisecond for each)."""
+    none of that name yet. ``model``: the files of others need not be read. Raises StoreError."""
     outcomes = glob.escape(_in_file_name(f"{model}-")) + "*.json" if model else "*.json"
+    there = "FROM duckdb_tables() WHERE temporary AND table_name = ?"
     for name in names:
-        view = VIEWS[name]
-        view = replace(view, files=view.files.replace("*.json", outcomes))
-        how = "TEMP TABLE IF NOT EXISTS" if once else "OR REPLACE TEMP TABLE"
-        for last in (False, False, True):
-            try:
-                con.execute(f"CREATE {how} {name} AS {_rows(home(results), view)}")
-                break
-            except duckdb.Error as error:  # or a month was compacted since its files were listed
-                if last:
-                    raise StoreError(
-                        f"{home(results)}: can't be read: {first_line(error)}; bring that file back"
-                        " from a copy, or move it away: its nights are then not shown"
-                    ) from None
+        if once and con.execute(there, [name]).fetchone():
+            continue
+        # DuckDB takes a millisecond for each file. A row that a compaction removes meanwhile is in
+        # the month's Parquet file, which is read after.
+        paths = home(results).glob(VIEWS[name].files.replace("*.json", outcomes))
+        rows = [json.dumps(row) for row in (_record(results, path) for path in paths) if row]
+        how = "CREATE OR REPLACE TEMP TABLE"
+        try:
+            con.execute(f"{how} {name} AS {_rows(home(results), VIEWS[name])}", {"rows": rows})
+        except duckdb.Error as error:
+            raise StoreError(
+                f"{home(results)}: can't be read: {first_line(error)}; bring that file back from a"
+                " copy, or move it away: its nights are then not shown"
+            ) from None
+
+
+def _record(results: Path, path: Path) -> dict[str, Any]:
+    """The content of a JSON file that is whole and where its row is, else {}."""
+    row, view = files.json_object(path), "nights" if path.name == "night.json" else "night_outcomes"
+    in_place = {*VIEWS[view].key} <= {*row} and path_of(results, view, row) == path
+    return row if in_place else {}
 
 
 def _rows(folder: Path, view: NightView) -> str:
-    """The statement that reads the files of a view."""
-    types = ", ".join(f"'{name}': '{kind}'" for name, kind in view.columns.items())
+    """The statement that reads $rows, JSON texts of a view, and its Parquet files."""
     names = ", ".join(f'"{name}"' for name in view.columns)
     if "log" in view.columns:  # nights that were moved here name the folder in which they were
         moved = f"""'{folder.name.replace("'", "''")}' || substr(log, length('nights/'))"""
         names = names.replace('"log"', f"if(starts_with(log, 'nights/'), {moved}, log) AS \"log\"")
     key = ", ".join(f'"{name}"' for name in view.key)
-    parts = []
-    if listed := list_files(folder, view.files):
-        parts.append(
-            f"SELECT {names} FROM read_json({listed}, columns = {{{types}}}, filename = true,"
-            " format = 'newline_delimited', ignore_errors = true, hive_partitioning = false)"
-            f" WHERE ends_with(filename, {view.place})"
-        )
-    if listed := list_files(folder, f"????-??.{view.parquet}"):
-        packed = f"SELECT {names} FROM read_parquet({listed}, hive_partitioning = false)"
-        hidden = f" ANTI JOIN (SELECT {key} FROM ({parts[0]})) USING ({key})" if parts else ""
-        parts.append(f"SELECT {names} FROM ({packed}){hidden}")
-    casts = ", ".join(f'CAST(NULL AS {kind}) AS "{name}"' for name, kind in view.columns.items())
-    return " UNION ALL ".join(parts) or f"SELECT {casts} WHERE false"
+    of_json = (
+        f"SELECT {names} FROM (SELECT unnest(json_transform(row, '{json.dumps(view.columns)}'))"
+        " FROM (SELECT unnest($rows::VARCHAR[]) AS row))"
+    )
+    pattern = f"????-??.{view.parquet}"
+    if not _any(folder, pattern):
+        return of_json
+    plain = re.sub(r"([\[*?])", r"[\1]", str(folder.absolute())).replace("'", "''")
+    packed = f"SELECT {names} FROM read_parquet('{plain}/{pattern}', hive_partitioning = false)"
+    hidden = f"ANTI JOIN (SELECT {key} FROM ({of_json})) USING ({key})"
+    return f"{of_json} UNION ALL SELECT {names} FROM ({packed}) {hidden}"
 
 
 def _any(folder: Path, pattern: str) -> bool:
     return next(folder.glob(pattern), None) is not None
-
-
-def list_files(folder: Path, pattern: str) -> str:
-    """The files of a folder of any name, as DuckDB reads a list; '' for none. By name, so that one
-    that goes meanwhile is an error, not a row less."""
-    plain = (re.sub(r"([\[*?])", r"[\1]", str(path)) for path in folder.absolute().glob(pattern))
-    names = ", ".join("'" + path.replace("'", "''") + "'" for path in plain)
-    return f"[{names}]" if names else ""
 
 
 def query(results: Path, sql: str, params: Sequence[Any] = (), model: str = "") -> pd.DataFrame:
@@ -265,15 +259,9 @@ def compact(results: Path, before: str) -> list[str]:
                 query(results, f"COPY ({of_month}) TO {target} (FORMAT parquet)")
         for view in VIEWS.values():
             for path in folder.glob(f"{month}-{view.files}"):
-                if _in_place(results, path):
+                if _record(results, path):
                     path.unlink()
     return over
-
-
-def _in_place(results: Path, path: Path) -> bool:
-    """Whether a JSON file is a record: whole, and where its row is."""
-    row, view = files.json_object(path), "nights" if path.name == "night.json" else "night_outcomes"
-    return {*VIEWS[view].key} <= {*row} and path_of(results, view, row) == path
 
 
 def faults(results: Path) -> list[tuple[Path, str]]:
@@ -281,7 +269,7 @@ def faults(results: Path) -> list[tuple[Path, str]]:
     'missing' | 'damaged')."""
     folder, broken = home(results), []
     for path in (p for v in VIEWS.values() for p in sorted(folder.glob(v.files))):
-        if not _in_place(results, path):
+        if not _record(results, path):
             broken.append((path, "damaged"))
     for path in sorted(folder.glob("????-??.*.parquet")):
         of_month = [folder / f"{path.name[:7]}.{view.parquet}" for view in VIEWS.values()]

@@ -266,6 +266,15 @@ def test_choices_change_the_served_leaderboard(chrome: Any, address: str) -> Non
     assert chrome.execute_script(inside) <= 0, "the chart fits a phone"
 
 
+def test_letters_of_many_models_leave_room_for_the_other_columns(chrome: Any, report: Path) -> None:
+    show(chrome, (report / "index.html").as_uri())
+    added = """const cell = document.querySelector('td.num .ci').parentElement;
+        const room = cell.closest('table').parentElement;
+        cell.insertAdjacentHTML('beforeend', `<span class="letters">${'ab '.repeat(40)}</span>`);
+        return room.scrollWidth - room.clientWidth"""
+    assert chrome.execute_script(added) <= 0
+
+
 def test_choices_change_charts_tables_and_words_of_the_report(chrome: Any, report: Path) -> None:
     from selenium.webdriver import ActionChains
     from selenium.webdriver.support.ui import Select

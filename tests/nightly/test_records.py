@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from sdgbias import store
+from sdgbias import files, store
 from sdgbias.analysis import nights as analysis_nights
 from sdgbias.errors import InfrastructureError, StoreError
 from sdgbias.nightly import notify, records
@@ -274,16 +274,15 @@ def test_given_copies_and_damaged_files_then_no_row_is_doubled_and_no_file_goes(
     assert (packed, "missing") in night_files.faults(months)
 
 
-def test_given_a_month_that_is_compacted_while_it_is_read_then_it_is_read_again(
+def test_given_a_month_that_is_compacted_while_it_is_read_then_no_row_is_missed(
     months: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, listed = everything(months), night_files.list_files
+    before, read = everything(months), files.json_object
 
-    def listed_before(folder: Path, pattern: str) -> str:
-        names = listed(folder, pattern)
-        monkeypatch.setattr(night_files, "list_files", listed)
+    def read_after(path: Path) -> dict[str, Any]:
+        monkeypatch.setattr(files, "json_object", read)
         night_files.compact(months, "2026-11")
-        return names
+        return read(path)
 
-    monkeypatch.setattr(night_files, "list_files", listed_before)
+    monkeypatch.setattr(files, "json_object", read_after)
     assert everything(months) == before
