@@ -162,6 +162,24 @@ def end(
     return why
 
 
+def ahead(results: Path, now: datetime) -> str:
+    """What a clock that ran ahead left: runs and nights later than ``now``, and what to do about
+    them. '' if there is none, or no results file that can be read."""
+    sql = """SELECT "name" FROM (SELECT finished_at AS moment, 'run ' || run_id AS "name" FROM runs
+             UNION ALL SELECT started_at, 'night ' || night FROM nights)
+             WHERE moment > ? ORDER BY moment"""
+    with suppress(StoreError):
+        names = list(store.query(results, sql, [now.replace(tzinfo=None)])["name"])
+        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+        if names:
+            return (
+                f"later than now: {', '.join(names[:5])}{more}: a clock ran ahead, and pages show"
+                " these as the newest until then; remove runs by sdgbias store remove, nights by"
+                f" their folders in {night_files.home(results)}"
+            )
+    return ""
+
+
 def step_columns(steps: Mapping[str, StepResult]) -> dict[str, dict[str, str]]:
     """The columns of closing steps: sentences for readers, and states that decide."""
     return {

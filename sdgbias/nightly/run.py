@@ -111,6 +111,8 @@ def run(
             return NightSummary(name, "", note=f"night {name} is done already; nothing to do")
         night = tonight(options, now())
         untried = records.begin(options, night, now())
+        if ahead := records.ahead(options.results, now()):
+            tell(ahead)
         outcomes = [one for one in untried if one.outcome == FAILED]
         results: dict[str, StepResult] = {}
         status = FAILED

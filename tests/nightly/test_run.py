@@ -74,6 +74,15 @@ def test_given_two_nights_by_hand_in_a_minute_then_each_has_a_name(tmp_path: Pat
         assert (finished.status, finished.exit_code) == ("", 0)
 
 
+def test_given_a_clock_that_ran_ahead_then_the_night_names_what_it_left(tmp_path: Path) -> None:
+    s, lines = settings(tmp_path), list[str]()
+    run(s, NOW + timedelta(days=400))
+    record = {"run_id": "m-1", "model": "m", "benchmark_id": "b", "suite": "sdg"}
+    store.publish(s.results, record | {"finished_at": NOW + timedelta(days=401)}, {})
+    nights.run(replace(s, night=LATER), lambda: NOW, lines.append, step=ends())
+    assert "later than now: night 2027-12-26T0130, run m-1: a clock ran ahead" in "".join(lines)
+
+
 def test_given_no_good_model_or_benchmark_then_the_night_failed(tmp_path: Path) -> None:
     s = settings(tmp_path, "m")
     failed = run(s, m="sys.exit(3)")

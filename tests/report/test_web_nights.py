@@ -38,6 +38,12 @@ def test_last_night_says_what_wants_a_person_first(client: TestClient) -> None:
     assert places == sorted(places)
 
 
+def test_menus_of_runs_say_that_they_offer_the_newest(client: TestClient) -> None:
+    for page in ("/compare", "/questions"):
+        said = text(client.get(page).text)
+        assert "only the newest of each model; the page Runs has all" in said
+
+
 def test_of_many_logs_the_newest_are_shown_and_counted(served: Path, tmp_path: Path) -> None:
     path, night = copied(served, tmp_path / "r.duckdb"), "2026-11-30T0130"
     start = datetime(2026, 11, 30, 0, 30)
