@@ -21,7 +21,8 @@ WITH days AS (
 ), late AS (SELECT night FROM nights, cut WHERE started_at::DATE >= first
 ), judged AS (  -- what the newest verdicts on each model compare
     SELECT run_id, baseline FROM verdicts
-    QUALIFY night = max(night) OVER (PARTITION BY model, suite)
+    QUALIFY starts_with(night, 'run:')  -- by hand
+            OR night = max(night) FILTER (NOT starts_with(night, 'run:')) OVER (PARTITION BY model, suite)
 ), ranked AS (
     SELECT run_id, model, suite, finished_at,
            row_number() OVER (PARTITION BY model, suite

@@ -86,6 +86,7 @@ def test_what_verdicts_people_and_nights_refer_to_is_kept(results: Path) -> None
     old, new = "2026-03-04T0130", "2026-03-05T0130"
     compared = [{"night": new, "run_id": "a-03-05", "baseline": "a-03-01"}]
     compared += [{"night": old, "run_id": "a-03-04", "baseline": "a-01-05"}]
+    compared += [{"night": "run:a-03-05", "run_id": "a-03-05", "baseline": "a-03-03"}]  # by hand
     rows = {
         "nights": [{"night": n, "started_at": pd.Timestamp(n[:10])} for n in (new, old)],
         "verdicts": [about | runs for runs in compared],
@@ -96,8 +97,9 @@ def test_what_verdicts_people_and_nights_refer_to_is_kept(results: Path) -> None
 
     why = kept(results, nights=1, per_model=1)
 
-    runs = ("a-03-01", "a-02-03", "a-01-05", "a-03-04")
-    assert [why[r] for r in runs] == ["newest verdicts", "accepted", "recent night", ""]
+    runs = ("a-03-01", "a-03-03", "a-02-03", "a-01-05", "a-03-04")
+    newest = ["newest verdicts"] * 2
+    assert [why[r] for r in runs] == [*newest, "accepted", "recent night", ""]
 
 
 def test_only_details_go_and_what_is_left_says_so(results: Path) -> None:
