@@ -175,9 +175,9 @@ def show(
     """Read the files into temporary tables of these ``names``; ``once``: where the connection has
     none of that name yet. ``model``: the files of others need not be read. Raises StoreError."""
     outcomes = glob.escape(_in_file_name(f"{model}-")) + "*.json" if model else "*.json"
-    there = "FROM duckdb_tables() WHERE temporary AND table_name = ?"
+    shown = "FROM duckdb_tables() WHERE temporary AND table_name = ?"
     for name in names:
-        if once and con.execute(there, [name]).fetchone():
+        if once and con.execute(shown, [name]).fetchone():
             continue
         # DuckDB takes a millisecond for each file. A row that a compaction removes meanwhile is in
         # the month's Parquet file, which is read after.

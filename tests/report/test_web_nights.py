@@ -40,8 +40,7 @@ def test_last_night_says_what_wants_a_person_first(client: TestClient) -> None:
 
 def test_menus_of_runs_say_that_they_offer_the_newest(client: TestClient) -> None:
     for page in ("/compare", "/questions"):
-        said = text(client.get(page).text)
-        assert "only the newest of each model; the page Runs has all" in said
+        assert "only the newest of each model; the page Runs has all" in text(client.get(page).text)
 
 
 def test_of_many_logs_the_newest_are_shown_and_counted(served: Path, tmp_path: Path) -> None:
