@@ -206,4 +206,4 @@ def test_given_a_plan_or_a_look_at_the_hub_then_no_model_library_is_loaded(tmp_p
     first, nothing, watched, why, refused = done.stdout.splitlines()[-5:]
     assert "m                        sdg    will be scored (cpu)" in done.stdout
     assert (nothing, watched) == ("nothing new", "0")
-    assert first == "0" and "no config.json" in why and refused == "8"
+    assert first == "0" and "no config.json" in why and refused == "5"
