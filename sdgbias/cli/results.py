@@ -86,8 +86,8 @@ def results(
             print_json({"metrics": metrics, "people": people, "recall": recalls, "own": groups})
         else:
             shares = metrics["metric"].str.startswith("share_")
-            own = metrics[metrics["run_id"].isin(not_people) & ~shares]
-            _print_headline(results, model, own, groups, several)
+            own_metrics = metrics[metrics["run_id"].isin(not_people) & ~shares]
+            _print_headline(results, model, own_metrics, groups, several)
 
 
 def _text(table: pd.DataFrame, csv: bool) -> str:

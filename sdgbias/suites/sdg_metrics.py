@@ -316,15 +316,15 @@ def metric_rows(
     interval counts; note: why there is no interval, 'too few places' or 'too few prompts' where
     they don't suffice for one. `judged`: the uncertainty due to withheld scores, with a column
     test."""
-    asked = scored.cells.loc[scored.cells["task"] == task.value, "test"].unique()
+    tests = scored.cells.loc[scored.cells["task"] == task.value, "test"].unique()
     answers = _answer_columns(frame[frame["split"] == "test"], items, task, scored)
-    answers = {**answers, "asked": asked}
+    answers = {**answers, "asked": tests}
     blocks = measured(answers, METRICS[task], task)
     prompts = answers["prompt"]
     for groups in _groupings(answers, task):
         blocks.append(_distinct_prompts(groups, prompts))
     if judged is not None:
-        columns = {str(name): judged[name].to_numpy() for name in judged} | {"asked": asked}
+        columns = {str(name): judged[name].to_numpy() for name in judged} | {"asked": tests}
         columns["prompt"] = prompts_of(judged, task, scored)
         columns["cluster_id"] = pd.factorize(judged["cluster_id"], sort=True)[0]
         metrics_of = [AnswerMetric(*metric) for metric in sdg_censoring.METRICS[task]]
