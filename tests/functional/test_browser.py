@@ -53,7 +53,7 @@ SERVED = (
 #: "5 of 5" once a page with charts to choose in has drawn them.
 DRAWN = "document.documentElement.dataset.figures"
 #: A page of the report is at most so many screens of 800 pixels long.
-MOST_SCREENS = 8
+MOST_SCREENS = 6
 
 FAULTS = (REPOSITORY / "tests/builders/page_faults.js").read_text(encoding="utf-8")
 

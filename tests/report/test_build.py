@@ -58,7 +58,7 @@ def test_a_model_has_a_page_of_its_own(page: str, folder: Path, fake: Path) -> N
              AND task = 'mcq' AND test = 'T3' AND method = 'cade' AND pillar = 'all'
              AND metric = 'accuracy'"""
     value, low, high = 100 * store.query(fake, sql).iloc[0]
-    assert f"{value:.1f}\u00a0%<small>{low:.1f}–{high:.1f}</small>" in text
+    assert f"{value:.1f}\u00a0%<small>{low:.1f}–{high:.1f}, n " in text
 
 
 def test_the_first_screens_answers_are_told_as_the_page_has_them(

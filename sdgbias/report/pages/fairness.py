@@ -29,7 +29,7 @@ FIGURES = (
 )
 EXAMPLES = 60
 #: Pictures on the page at a time.
-PAGE_OF = 6
+PAGE_OF = 3
 RATES = {
     "no_rate": "No",
     "unknown_rate": "Unknown",
