@@ -67,7 +67,7 @@ def run_step(
     if not end.kind:
         return DONE
     if name == "gate" and end.kind == RegressionBreach.__name__:
-        return StepResult(BREACH, end.message)
+        return StepResult(BREACH, end.message.removeprefix("in breach: "))
     return StepResult(FAILED, f"{end.message}; see {log}")
 
 

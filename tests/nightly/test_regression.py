@@ -180,6 +180,7 @@ def test_given_a_planted_loss_then_it_is_a_breach_and_an_unchanged_run_is_not_ju
     assert [(r["rule"], r["verdict"], r["note"]) for r in second[STEADY].rows] == [
         ("unchanged", PASS, f"the same run as in night {FIRST}, judged there")
     ]
+    assert second[STEADY].baseline == "", "compared with nothing, not with itself"
     sql = "FROM verdicts WHERE night = ? ORDER BY ALL", "FROM flips WHERE night = ? ORDER BY ALL"
     verdicts, flips = (store.query(results, of_night, [SECOND]) for of_night in sql)
     assert len(verdicts) == len(second[LOST].rows) + 1 and len(flips) == 12

@@ -236,7 +236,7 @@ def test_given_a_night_that_ended_then_its_page_says_how(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("name", "code", "state", "message"),
     [
-        ("gate", "print('error: m: accuracy'); sys.exit(6)", "breach", "m: accuracy"),
+        ("gate", "print('error: in breach: m: accuracy'); sys.exit(6)", "breach", "m: accuracy"),
         ("report", "sys.exit(6)", "failed", "ended with exit code 6; see "),
         ("report", "time.sleep(600)", "failed", "not done within 2 s; see "),
         ("report", "", "done", ""),

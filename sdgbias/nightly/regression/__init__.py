@@ -143,7 +143,7 @@ def _unchanged(t: Target) -> Judgement:
         "note": f"the same run as in night {t.judged}, {then}",
         "n": 0,
     }
-    return Judgement(t, t.run_id, [row], str(row["verdict"]), _NO_FLIPS)
+    return Judgement(t, "", [row], str(row["verdict"]), _NO_FLIPS)
 
 
 def _save(results: Path, judgements: Sequence[Judgement]) -> None:
