@@ -61,8 +61,8 @@ def plan(
     """Estimate what scoring a model would cost.
 
     Prompts and tokens, naive and planned, are counted with the model's tokenizer; no weights are
-    loaded. GPU hours are scaled from the model's timed runs in --results, first looks (evaluate
-    --limit) included.
+    loaded. Hours of a device (a GPU, or the CPU where the runs had none) are scaled from the
+    model's timed runs in --results, first looks (evaluate --limit) included.
     """
     from sdgbias.scoring.cost import cost, hours
     from sdgbias.suites.extra_prompts import choose
@@ -112,18 +112,18 @@ def cost_text(c: Mapping[str, Any]) -> str:
             *(f"{name:28} {prompts:>12,} {n:>15,}" for name, (prompts, n) in rows.items()),
             f"\nplanned: {c['ratio_naive']:.1f} times fewer tokens than naive, {full}{without}\n",
             _hours_text(c["estimate"])
-            or "GPU hours: not known without a timed run; a few questions are enough: sdgbias"
+            or "device hours: not known without a timed run; a few questions are enough: sdgbias"
             f" evaluate {c['model']} --limit 50",
         ]
     )
 
 
 def _hours_text(e: Mapping[str, Any]) -> str:
-    """GPU hours with their range, '' without a timed run."""
+    """Device hours with their range, '' without a timed run."""
     if not e["runs"]:
         return ""
     runs = f"{e['runs']} measured run{'s' * (e['runs'] > 1)}"
-    return f"GPU hours: {e['hours']:.3g} ({e['low']:.3g} to {e['high']:.3g}), by {runs}"
+    return f"device hours: {e['hours']:.3g} ({e['low']:.3g} to {e['high']:.3g}), by {runs}"
 
 
 @app.command(rich_help_panel=SCORES, epilog="Example: sdgbias evaluate tiny-llava --limit 50")

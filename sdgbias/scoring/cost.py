@@ -151,9 +151,9 @@ def _planned(
 
 
 def hours(spec: ModelSpec, prompts: Mapping[str, int], results: Sequence[Path]) -> dict[str, Any]:
-    """GPU hours (without a GPU: hours) for so many prompts of each task, at the pace of the model's
-    runs in ``results`` whose prompts were all timed: mean, lowest and highest, None without such a
-    run, and how many runs they are."""
+    """Hours of one device (a GPU, or the CPU) for so many prompts of each task, at the pace of the
+    model's runs in ``results`` whose prompts were all timed: mean, lowest and highest, None without
+    such a run, and how many runs they are."""
     devices = max(1, machine.gpus_of(spec))
     stored = [store.query(path, _PACE, [spec.name]) for path in results if path.is_file()]
     runs = [run.set_index("task")["pace"] for rows in stored for _, run in rows.groupby("run_id")]

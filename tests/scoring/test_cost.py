@@ -79,7 +79,7 @@ def test_neither_extra_passes_nor_larger_pictures_change_what_they_should_not(
     assert "extra passes" not in shown[1]
     assert "not known without a timed run" in shown[1]
     timed = cost_text({"estimate": {"hours": 10.0, "low": 5.0, "high": 30.0, "runs": 2}, **bare})
-    assert timed.endswith("GPU hours: 10 (5 to 30), by 2 measured runs")
+    assert timed.endswith("\ndevice hours: 10 (5 to 30), by 2 measured runs")
 
     own, large = (cost(TINY, ROOT, benchmark, image_tokens=n, task="mcq") for n in (36, 576))
     assert own == bare, "36 is tiny-llava's own"
