@@ -171,7 +171,7 @@ def _photos(folder: Path, ids: set[str]) -> list[SourceState]:
     tables, images = source("mapillary_metadata"), source("mapillary_imagery")
     surveyed = {cluster[:2] for cluster in ids} or set(clusters.countries()["cname"])
     wanted = surveyed - set(images.none_for)
-    listed = {path.stem for path in (folder / IMAGERY.parent / "metadata").glob("*.csv")}
+    listed = {path.stem for path in (folder / IMAGERY.parent / "metadata").glob("*.[cC][sS][vV]")}
     photos = pd.Series(dtype="str")
     if (folder / IMAGERY).is_dir():
         photos = index_photos(folder).rows["cluster_id"]

@@ -48,7 +48,7 @@ def read_cluster_regions(raw: Path) -> pd.DataFrame:
     Column names are compared ignoring case. Raises InputError for a table without DHSID or without
     any of NAME_COLUMNS.
     """
-    parts = [_gps_table(path) for path in sorted((Path(raw) / GPS_FOLDER).glob("*.csv"))]
+    parts = [_gps_table(path) for path in sorted((Path(raw) / GPS_FOLDER).glob("*.[cC][sS][vV]"))]
     if not parts:
         return pd.DataFrame({"dhs_id": [], "region_name": []}, dtype="str")
     table = pd.concat(parts, ignore_index=True)

@@ -37,6 +37,8 @@ def read_text(
     """
     if path.exists() and not path.is_file():  # a pipe may never end
         raise InputError(f"{path}: no regular file; {again}")
+    if not path.exists():
+        raise InputError(f"{path}: no such file; check its name, or {again}")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)

@@ -172,6 +172,8 @@ def test_columns_and_archives_go_by_name(raw: Path) -> None:
     want = check(raw)[0]
     path = raw / "mapillary" / "metadata" / "KE.csv"
     table = pd.read_csv(path, dtype=str)
+    path.unlink()
+    path = path.with_suffix(".CSV")
     table[table.columns[::-1]].rename(columns={"id": "Image_ID"}).to_csv(path, index=False)
     zipped(raw / "mapillary" / "imagery" / "KE")
 

@@ -14,6 +14,7 @@ from sdgbias.raw.images.photos import (
     choose_photos,
     distance,
     index_photos,
+    locate,
     perceptual_hash,
     photo_bytes,
     read_photo,
@@ -129,13 +130,16 @@ def test_archives_are_read_in_place(tmp_path: Path) -> None:
         put_photo(tmp_path, ONE, photo_id)
     data = photo_bytes(tmp_path / index_photos(tmp_path).rows["path"][0])
     zipped(tmp_path)
+    path = tmp_path / "mapillary" / "imagery" / "AL.zip"
+    path.rename(path.with_suffix(".ZIP"))
+    assert photo_bytes(locate(tmp_path, index_photos(tmp_path).rows["path"][0])) == data
+    path.with_suffix(".ZIP").rename(path)
     index = index_photos(tmp_path).rows
     assert index["path"].tolist() == [
         f"mapillary/imagery/AL.zip::AL/{ONE}/{n}.jpeg" for n in (8, 9)
     ]
     assert read_photo(tmp_path / index["path"][1]).size == (160, 90)
     assert photo_bytes(tmp_path / index["path"][0]) == data
-    path = tmp_path / "mapillary" / "imagery" / "AL.zip"
     # the same length, as some tools of Windows write names
     path.write_bytes(path.read_bytes().replace(f"AL/{ONE}/".encode(), f"AL\\{ONE}\\".encode()))
     index = index_photos(tmp_path).rows

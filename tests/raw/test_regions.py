@@ -104,7 +104,7 @@ def test_every_shipped_name_finds_its_own_region() -> None:
 
 def test_other_encodings_and_faulty_tables(raw: Path) -> None:
     folder = raw / regions.GPS_FOLDER
-    (folder / "PE.csv").write_bytes("dhsid,adm1name\nPE200900000001,Áncash\n".encode("latin-1"))
+    (folder / "PE.CSV").write_bytes("dhsid,adm1name\nPE200900000001,Áncash\n".encode("latin-1"))
     assert "Áncash" in set(regions.read_cluster_regions(raw)["region_name"])
     (folder / "ZZ.csv").write_text("DHSID,LATNUM\nZZ200900000001,1.0\n")
     with pytest.raises(InputError, match=r"ZZ\.csv: wants the columns DHSID and one of DHSREGNA"):

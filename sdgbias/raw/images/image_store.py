@@ -51,6 +51,7 @@ from sdgbias.raw.images.photos import (
     choose_photos,
     index_photos,
     perceptual_hash,
+    split_path,
 )
 from sdgbias.raw.images.shards import (
     FOLDER,
@@ -323,8 +324,7 @@ def inputs_digest(raw: Path, settings: ImageSettings, clusters: list[Cluster]) -
     for key, year, photos in clusters:
         lines.append(f"{key} {sensor(year)} {_stamp(tile_path(raw, key))}")
         for photo_id, path in photos:
-            archive, member, _ = path.partition(".zip::")
-            lines.append(f"{photo_id} {path} {stamp(raw / (f'{archive}.zip' if member else path))}")
+            lines.append(f"{photo_id} {path} {stamp(raw / split_path(path)[0])}")
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
 import zipfile
 from collections.abc import Callable, Sequence
@@ -53,12 +54,18 @@ def _zip(path: str) -> zipfile.ZipFile:
         ) from error
 
 
+def split_path(path: str) -> tuple[str, str]:
+    """(file, member of that archive, '' for a photo of its own)."""
+    outer, *member = re.split(r"(?i)(?<=\.zip)::", path, maxsplit=1)
+    return outer, "".join(member)
+
+
 def photo_bytes(path: Path | str) -> bytes:
     """The bytes of the file; ``path`` as in read_photo. Raises PhotoError (too large, damaged in
     its archive)."""
-    outer, inside, member = str(path).partition(".zip::")
+    outer, member = split_path(str(path))
     try:
-        archive = _zip(outer + ".zip") if inside else None
+        archive = _zip(outer) if member else None
         size = regular_size(Path(path)) if archive is None else archive.getinfo(member).file_size
         if size > MAX_FILE_BYTES:
             limit = f"at most {MAX_FILE_BYTES} are read; shrink the photo"
@@ -179,11 +186,9 @@ def choose_photos(raw: Path, photos: Sequence[tuple[str, str]], wanted: int = 1)
 def locate(raw: Path, relative: str) -> str:
     """Full form of an index path; the photo or its archive must lie in the imagery folder, links
     resolved."""
-    outer, inside, member = relative.partition(".zip::")
-    file = confine(
-        raw / IMAGERY, str(Path(outer + ".zip" if inside else outer).relative_to(IMAGERY))
-    )
-    return f"{file}::{member}" if inside else str(file)
+    outer, member = split_path(relative)
+    file = confine(raw / IMAGERY, str(Path(outer).relative_to(IMAGERY)))
+    return f"{file}::{member}" if member else str(file)
 
 
 @dataclass(frozen=True)
@@ -205,7 +210,8 @@ def index_photos(raw: Path) -> PhotoIndex:
     whose rows has a file.
     """
     listed = _listing(raw)
-    tables = {path.stem: path for path in sorted((raw / IMAGERY.parent / "metadata").glob("*.csv"))}
+    metadata = (raw / IMAGERY.parent / "metadata").glob("*.[cC][sS][vV]")
+    tables = {path.stem: path for path in sorted(metadata)}
     parts = [listed[~listed["cc"].isin(list(tables))]]
     named: set[str] = set()
     for cc, path in tables.items():
@@ -240,7 +246,7 @@ def _listing(raw: Path) -> pd.DataFrame:
             folder = (IMAGERY / cc.name / cluster.name).as_posix()
             for name in sorted(filter(_is_jpeg, os.listdir(cluster))):
                 rows.append((cluster.name, name.rpartition(".")[0], f"{folder}/{name}", cc.name))
-    for zipped in sorted(root.glob("*.zip")):
+    for zipped in sorted(root.glob("*.[zZ][iI][pP]")):
         for member in sorted(_zip(str(zipped)).namelist()):
             # some archives of Windows have backslashes
             *_, cluster_name, name = ("", "", *member.replace("\\", "/").split("/"))
