@@ -21,6 +21,8 @@ from sdgbias.registry.weights import folder_digest
 _SAVED = "give a folder saved with save_pretrained()"
 #: Where a processor's settings are; what the later file says counts.
 _PROCESSOR = ("preprocessor_config.json", "processor_config.json")
+#: What an adapter's folder holds.
+ADAPTERS = ("adapter_config.json", "adapter_model.safetensors")
 #: A file or folder of what has no config.json -> what it is, and what to give instead.
 _OTHERS = {
     "adapter_config.json": "an adapter (adapter_config.json) without its model; merge the two"
@@ -68,11 +70,11 @@ def code_elsewhere(repo: str, *configs: Mapping[str, Any]) -> str:
 def adapters(names: Iterable[str]) -> str:
     """Why a model beside which its files hold adapters (Phi-4-multimodal's vision-lora) can't be
     scored: they would be left out under its name, or added where peft is installed; '' without."""
-    configs = sorted(name for name in names if name.rsplit("/", 1)[-1] == "adapter_config.json")
-    if not configs:
+    files = sorted(name for name in names if name.rsplit("/", 1)[-1] in ADAPTERS)
+    if not files:
         return ""
     return (
-        f"{configs[0]} is an adapter beside the model's own weights, which would be left out; merge"
+        f"{files[0]} is an adapter beside the model's own weights, which would be left out; merge"
         " the two (peft: merge_and_unload), or take the adapter out of a copy of the folder"
     )
 
@@ -106,7 +108,7 @@ def _look_at_folder(repo: str, folder: Path) -> ModelFacts:
         read("config.json")  # which says so
     paths = list(folder.iterdir())
     if folder / "config.json" in paths:
-        paths += folder.rglob("adapter_*.json")
+        paths += folder.rglob("adapter_*")
     files = {path.relative_to(folder).as_posix(): "" for path in paths}
     facts = _configured(ModelFacts(repo, files=files), str(folder), read)
     if why := missing_shards(folder):

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from sdgbias.errors import ExpiredToken, Gated, HubUnreachable, RegistryError, SdgbiasError
 from sdgbias.registry import machine
@@ -148,14 +148,12 @@ def commit(repo: str, revision: str | None = None) -> ModelFacts:
     """The commit that a branch, tag or commit stands for (default: the main branch), and its files.
     One request. Errors: RegistryError (no such repository or revision), Gated, ExpiredToken,
     HubUnreachable."""
-    from huggingface_hub import HfApi
+    from huggingface_hub import constants
 
+    at = f"/revision/{quote(revision, safe='')}" if revision else ""
     try:
-        info = _try_twice(
-            lambda: HfApi().model_info(
-                repo, revision=revision, files_metadata=True, timeout=seconds()
-            )
-        )
+        answer = _get(f"{constants.ENDPOINT}/api/models/{repo}{at}", {"blobs": True})
+        info = _info(answer.json())
     except Exception as error:
         raise plain(repo, revision, error) from None
     files = info.siblings or ()
@@ -191,7 +189,7 @@ def listed(
 ) -> list[ModelFacts]:
     """The repositories of one pipeline tag: an owner's, by name; without one the first ``limit`` of
     the hub's list by ``sort`` (trending_score or created_at, largest first). Errors: as commit."""
-    from huggingface_hub import ModelInfo, constants
+    from huggingface_hub import constants
 
     listing: list[ModelFacts] = []
     page: str | None = f"{constants.ENDPOINT}/api/models"
@@ -201,13 +199,23 @@ def listed(
         # the client's own paging has no timeout
         while page and (owner or len(listing) < limit):
             response = _get(page, params)
-            listing += [_stated(ModelInfo(**{"siblings": None, **one})) for one in response.json()]  # type: ignore[no-untyped-call]
+            listing += [_stated(_info(one)) for one in response.json()]
             # a mirror may name another host, which gets no token
             rest = urlsplit(response.links.get("next", {}).get("url", "")).query
             page, params = rest and f"{constants.ENDPOINT}/api/models?{rest}", None
     except Exception as error:
         raise plain(owner or "the hub's list", None, error, "sdgbias models watch") from None
     return sorted(listing, key=lambda one: one.repo) if owner else listing[:limit]
+
+
+def _info(record: Mapping[str, Any]) -> Any:
+    """The hub's record of a repository; its client fails at a count of parameters that is not
+    whole."""
+    from huggingface_hub import ModelInfo
+
+    counted = record.get("safetensors") or {}
+    whole = counted if {"parameters", "total"} <= counted.keys() else None
+    return ModelInfo(**{"siblings": None, **record, "safetensors": whole})  # type: ignore[no-untyped-call]
 
 
 def _stated(info: Any) -> ModelFacts:

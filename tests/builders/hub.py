@@ -287,6 +287,8 @@ def _info(name: str, repo: Repo, at: Commit, blobs: bool) -> dict[str, Any]:
     }
     if repo.params is not None:
         info["safetensors"] = {"parameters": {"BF16": repo.params}, "total": repo.params}
+        if repo.params == 0:
+            info["safetensors"] = {"parameters": {}}
     return info
 
 

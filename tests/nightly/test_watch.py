@@ -230,6 +230,7 @@ def test_given_a_listing_that_goes_on_elsewhere_then_this_hub_is_asked(
     root: Path, hub: Hub, host: str
 ) -> None:
     hub.repos |= {f"lab/{n}": model(str(n)) for n in range(4)}
+    hub.repos["lab/0"].params = 0  # a record that counts none
     hub.host = host
     assert len(watch.look(root, Rules(owners=(Owner("lab"),)), HERE)) == 5
 

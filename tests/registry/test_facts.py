@@ -45,7 +45,10 @@ def with_adapter(folder: Path, place: str) -> Path:
 BESIDE = "is an adapter beside the model's own weights"
 
 
-@pytest.mark.parametrize("place", ["adapter_config.json", "vision-lora/adapter_config.json"])
+@pytest.mark.parametrize(
+    "place",
+    ["adapter_config.json", "vision-lora/adapter_config.json", "adapter_model.safetensors"],
+)
 def test_an_adapter_beside_the_model_is_refused(place: str, root: Path) -> None:
     """Without peft it would be left out under the model's name; with it, added."""
     with pytest.raises(RegistryError, match=f"{place} {BESIDE}"):

@@ -220,7 +220,7 @@ def load_model(spec: ModelSpec, root: Path) -> tuple[Any, torch.device]:
     OutOfMemory, RegistryError."""
     repository = Repository(spec, root)
     if folder := repository.folder:
-        beside = (path.relative_to(folder) for path in folder.rglob("adapter_config.json"))
+        beside = (path.relative_to(folder) for path in folder.rglob("adapter_*"))
         if why := adapters(path.as_posix() for path in beside):
             raise ModelError(f"{spec.name}: {folder}: {why}")
     split = read(spec, HfOptions).device_map
