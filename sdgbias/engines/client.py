@@ -328,7 +328,7 @@ class Client(Generic[Key]):
         if reply.status_code != 200:
             raise self._failure(reply, body)
         try:
-            answer = Completion.model_validate_json(reply.content)
+            answer = Completion.model_validate_json(_whole_text(reply.content))
         except ValidationError as error:
             fault = error.errors()[0]
             why = ": ".join(filter(None, [".".join(map(str, fault["loc"])), fault["msg"]]))
@@ -365,6 +365,14 @@ class Client(Generic[Key]):
             entry=f"registry/models/{self.name}.yaml",
         )
         return kind(f"{self.name}: the endpoint says {words.rstrip('.')}; {advice}")
+
+
+def _whole_text(content: bytes) -> bytes:
+    """JSON with '?' for half of a surrogate pair, as a token or a cut answer may hold one."""
+    if rb"\ud" in content.lower():
+        with suppress(ValueError, RecursionError):
+            return json.dumps(json.loads(content), ensure_ascii=False).encode(errors="replace")
+    return content
 
 
 def _delay(reply: httpx.Response) -> float:

@@ -333,6 +333,7 @@ def test_tokens_that_are_named_by_their_byte_are_read(server: Server, make: Make
         ("The roofs", "MAX_TOKENS", {}, "truncated"),
         ("The roofs", "model_length", {}, "truncated"),
         ("B. The roofs", "length", {}, "option"),
+        ("B. Roofs \ud83d", "length", {}, "option"),  # half of a surrogate pair
         ([{"type": "text", "text": "The answer "}, {"text": "is C."}], "stop", {}, "option"),
         ("<think>B?</think>\nC", "stop", {}, "option"),
         ("<think>B, or 5", "length", {}, "truncated"),

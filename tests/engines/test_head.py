@@ -4,17 +4,21 @@ the tolerance."""
 from __future__ import annotations
 
 import dataclasses
+import io
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from sdgbias.engines.agreement import TOLERANCES, compare, log_shares
 from sdgbias.engines.hf.engine import HuggingFace
 from sdgbias.engines.hf.model import attention, keep_precise
-from sdgbias.errors import NonFiniteLogits
+from sdgbias.errors import ModelError, NonFiniteLogits, NotAnswerable
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.types import LETTERS, Prompt
 from tests.builders.families import write_small
@@ -108,6 +112,23 @@ def test_other_neighbours_flip_nothing_beyond_the_tolerance(folder: Path) -> Non
 def test_a_model_in_float32_keeps_its_own_head(folder: Path) -> None:
     engine = load(folder, "float32")
     assert "forward" not in vars(engine.model.get_output_embeddings())
+
+
+def test_an_end_token_that_is_text_is_one_line(folder: Path, tmp_path: Path) -> None:
+    written = shutil.copytree(folder, tmp_path / "m") / "generation_config.json"
+    config = json.loads(written.read_text()) if written.exists() else {}
+    written.write_text(json.dumps({**config, "eos_token_id": "</s>"}))
+    with pytest.raises(ModelError, match="m: eos_token_id of .* is the text '</s>'; write the num"):
+        load(written.parent, "float32")
+
+
+def test_a_picture_token_in_a_question_is_named(folder: Path) -> None:
+    engine = load(folder, "float32")
+    pixels = io.BytesIO()
+    Image.new("RGB", (30, 30)).save(pixels, "PNG")
+    prompt = Prompt("What is <image>?", LETTERS, (pixels.getvalue(),), "x")
+    with pytest.raises(NotAnswerable, match="m: the prompt holds '<image>', its mark of a picture"):
+        engine.candidate_scores([prompt])
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

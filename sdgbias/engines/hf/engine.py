@@ -123,6 +123,11 @@ class HuggingFace(Backend):
             self.tokenizer.pad_token = None
         self.candidates = find_candidates(self.tokenizer)
         self.ends = end_ids(self.model.generation_config.eos_token_id, self.tokenizer)
+        if texts := [end for end in self.ends if not isinstance(end, int)]:
+            raise ModelError(
+                f"{self.name}: eos_token_id of generation_config.json is the text {texts[0]!r};"
+                " write the number of that token"
+            )
         parameters = inspect.signature(self.model.forward).parameters
         #: Whether the model requires a picture (InstructBLIP): its language model alone answers the
         #: prompts that show none.

@@ -18,11 +18,10 @@ import torch
 
 from sdgbias.engines.hf.chat import Chat
 from sdgbias.engines.hub_errors import BROKEN
-from sdgbias.errors import ModelError, OutOfMemory, first_line
+from sdgbias.errors import ModelError, NotAnswerable, OutOfMemory, first_line
 from sdgbias.raw.images.composite import open_picture
 from sdgbias.types import Prompt
 
-# transformers doesn't count strftime_now among the variables of a template, and warns on every
 # prompt
 logging.getLogger("transformers.processing_utils").addFilter(
     lambda record: not str(record.msg).startswith("Kwargs passed to `processor.__call__`")
@@ -126,7 +125,7 @@ class InputMaker:
         #: it, or the processor takes it for the place of its own tokens (PaliGemma's, which
         #: otherwise warns on every call); else ''.
         self.mark = ""
-        token = getattr(processor, "image_token", None)
+        self.token = token = getattr(processor, "image_token", None)
         if token is not None and not chat.template:
             texts = ("A", f"{token}A")
             bare, marked = (chat.picture_tokens(text, str(token), (True,)) for text in texts)
@@ -170,6 +169,12 @@ class InputMaker:
 
     def _make(self, batch: Batch) -> Inputs:
         prompts = batch.prompts
+        if self.token and any(p.images and str(self.token) in p.text for p in prompts):
+            raise NotAnswerable(
+                f"{self.name}: the prompt holds {str(self.token)!r}, its mark of a picture; word"
+                " the question without it"
+                # the question without it"
+            )
         texts = [self.mark * len(p.images) + self.chat.render(p) for p in prompts]
         special = self.chat.adds_special_tokens(texts[0])
         options: dict[str, Any] = {} if special else {"add_special_tokens": False}

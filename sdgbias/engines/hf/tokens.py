@@ -242,7 +242,7 @@ def choices_of(
 
 def end_ids(configured: int | Sequence[int] | None, tokenizer: Any) -> set[int]:
     """Ids that end an answer: those of the generation config and the tokenizer's own."""
-    ids = [configured] if configured is None or isinstance(configured, int) else list(configured)
+    ids: list[Any] = [*configured] if isinstance(configured, list | tuple) else [configured]
     return {i for i in (*ids, tokenizer.eos_token_id) if i is not None}
 
 
