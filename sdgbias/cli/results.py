@@ -150,7 +150,10 @@ def _print_headline(
         print_table(rows)
         typer.echo()
     if len(own_metrics):
-        typer.echo("Own questions: accuracy in %, and gain in points\n")
+        typer.echo(
+            "Own questions: accuracy in %, and gain in points; where letters are improbable,"
+            " candidate mass in %\n"
+        )
         print_estimates(own_metrics)
         typer.echo()
     if groups is not None and len(groups):

@@ -5,8 +5,9 @@ SELECT suite, model, run_id, task, test, method, metric, value, n, low AS ci_low
 FROM numbers JOIN runs USING (run_id)
 WHERE study IN ('headline', 'methods') AND attribute = '' AND indicator = 'all' AND list_contains($runs, run_id)
       AND method IN ('q_only', 'ctx_q', 'img_q', 'full', 'full_generated', 'cade')
-      AND metric IN ('accuracy', 'mae', 'interval_accuracy', 'accuracy_gain', 'mae_change', 'share_optimistic', 'share_conservative',
-                     'share_pessimistic')
+      AND (metric IN ('accuracy', 'mae', 'interval_accuracy', 'accuracy_gain', 'mae_change', 'share_optimistic', 'share_conservative',
+                      'share_pessimistic')
+           OR (metric = 'candidate_mass' AND test = 'all' AND value < 0.2))
 ORDER BY suite, model, task, metric, test, method
 
 -- name: accuracy
@@ -44,11 +45,11 @@ ORDER BY suite, model, groups, method
 
 -- name: evaluated
 -- What a run says first: accuracy and mean absolute error, recall of people, over all tests; of a
--- model that names no letter the accuracy in words, of the tests that were answered so.
+-- model that names no letter the accuracy in words, of the tests that were answered so; candidate mass where it is low.
 SELECT model, task, test, method, metric, value, ci_low AS low, ci_high AS high, n
 FROM metrics
 WHERE list_contains($runs, run_id) AND pillar = 'all'
-      AND ((test = 'all' AND indicator = 'all' AND metric IN ('accuracy', 'mae'))
+      AND ((test = 'all' AND indicator = 'all' AND (metric IN ('accuracy', 'mae') OR (metric = 'candidate_mass' AND value < 0.2)))
            OR (method = 'full_generated' AND indicator = 'all' AND metric = 'accuracy' AND run_id NOT IN
                (SELECT run_id FROM metrics WHERE test = 'all' AND metric = 'accuracy'))
            OR (indicator = 'all-52' AND metric = 'recall' AND method = 'full'))

@@ -364,6 +364,21 @@ def test_an_evaluation_shows_the_answers_in_words_of_a_model_that_names_no_lette
     assert shown[["model", "test"]].to_numpy().tolist() == [["letters", "all"], ["words", "T1"]]
 
 
+def test_accuracy_of_improbable_letters_has_their_candidate_mass_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "r.duckdb"
+    row = {"task": "mcq", "test": "all", "method": "full", "pillar": "all", "indicator": "all"}
+    for model, mass in (("low", 0.01), ("high", 0.9)):
+        rows = [{**row, "metric": "accuracy", "value": 0.5, "n": 8}]
+        rows += [{**row, "metric": "candidate_mass", "value": mass, "n": 8}]
+        record = {"run_id": model, "model": model, "benchmark_id": "b", "suite": "sdg"}
+        record |= {"finished_at": "2026-11-20T00:00:00"}
+        store.publish(path, record, {"numbers": numbers_of(rows)})
+    for query in ("evaluated", "newest"):
+        shown = query_table(path, query, ["low", "high"])
+        masses = shown[shown["metric"] == "candidate_mass"]
+        assert masses["model"].tolist() == ["low"], query
+
+
 # -- the files of the results
 
 
