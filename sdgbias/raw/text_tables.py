@@ -9,6 +9,7 @@ import re
 import warnings
 import zlib
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,8 @@ def read_text(
     if not path.exists():
         raise InputError(f"{path}: no such file; check its name, or {again}")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", pd.errors.ParserWarning)
+        with warnings.catch_warnings(record=True) as left_out:
+            warnings.simplefilter("always", pd.errors.ParserWarning)
             mark, above = separator(path)
             form: dict[str, Any] = {"sep": mark, "skiprows": above, "nrows": rows}
             form |= {"dtype": str, "keep_default_na": False, "skip_blank_lines": False}
@@ -56,8 +57,8 @@ def read_text(
     except (ValueError, OSError, EOFError, zlib.error) as error:
         cause = str(error).strip().splitlines()[0]
         raise InputError(f"{path} is no readable CSV ({cause}); {again}") from error
-    except pd.errors.ParserWarning as error:
-        raise InputError(f"{path}: {_long_line(path, mark, above)}; {again}") from error
+    if left_out and (why := _long_line(path, mark, above)):
+        raise InputError(f"{path}: {why}; {again}")
     table.columns = table.columns.astype("str").str.strip()
     missing = [name for name in columns if name not in table.columns]
     if missing:
@@ -120,13 +121,17 @@ def _is_cut_off(path: Path, mark: str, above: int) -> bool:
 
 
 def _long_line(path: Path, mark: str, above: int) -> str:
-    """What is wrong with the first line that has more cells than the line of names."""
+    """What is wrong with the first line that has cells beyond those of the line of names; '' where
+    they are empty, as after a separator at the end of each line."""
     opened = gzip.open if path.suffix == ".gz" else open
     with opened(path, "rt", encoding="latin-1", newline="") as file:
         reader = csv.reader(file, delimiter=mark)
-        names, *rows = [(reader.line_num, len(row)) for row in reader][above:]
-    line, cells = next(row for row in rows if row[1] > names[1])
-    return f"line {line} has {cells} cells, the line of names {names[1]}"
+        names = len(next(islice(reader, above, None)))
+        for row in reader:
+            if "".join(row[names:]).strip():
+                cells = f"{len(row)} cells, the line of names {names}"
+                return f"line {reader.line_num} has {cells}"
+    return ""
 
 
 def decimal_points(path: Path, table: pd.DataFrame) -> pd.DataFrame:

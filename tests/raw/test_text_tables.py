@@ -48,3 +48,12 @@ def test_rows_have_the_numbers_of_their_lines_and_empty_ones_are_none(
 
     names = above.count("\n") + 1
     assert read_text(path)["a"].to_dict() == {names + 2: "1", names + 4: "3"}
+
+
+def test_a_separator_at_the_end_of_each_line_is_no_cell(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("a;b\n1;2;\n3;4; \n")
+    assert read_text(path).to_dict("list") == {"a": ["1", "3"], "b": ["2", "4"]}
+    path.write_text("a;b\n1;2;\n3;4;5\n")
+    with pytest.raises(InputError, match="line 3 has 3 cells, the line of names 2"):
+        read_text(path)
