@@ -298,7 +298,7 @@ class Api(Backend):
             thoughts = [token for token in firsts if begins_thought(token)]
             if len(firsts) == _PROBES and len(thoughts) * 2 > _PROBES:
                 raise self._thinks(f"begins its answers with {thoughts[0]!r}")
-            self._sure += [value for _, value in named if value > NOTHING] == [0.0]
+            self._sure += {value for _, value in named if value > NOTHING} == {0.0}
             if self._sure == _PROBES and self.options.top_logprobs > 1:
                 raise ModelError(
                     f"{self.name}: the endpoint gives the chosen token a log-probability of 0"

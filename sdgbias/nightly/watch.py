@@ -335,7 +335,9 @@ def ask(name: str, rules: Rules) -> tuple[str, str]:
     if not end.kind:
         enabled = "enabled: evaluated from tonight on"
         return ADMITTED, enabled if rules.enable else f"sdgbias models enable {name}"
-    return NOT_ADMITTED if end.kind in _ON_THE_MODEL else WAITING, end.message
+    # of its entry: RegistryError, as of a project whose registry is broken
+    refused = end.kind in _ON_THE_MODEL or end.message.startswith(f"{name} is not enabled: ")
+    return NOT_ADMITTED if refused else WAITING, end.message
 
 
 def run(

@@ -363,18 +363,23 @@ def test_given_a_budget_then_the_candidates_that_it_leaves_wait(
 
 
 @pytest.mark.parametrize(
-    ("minutes", "verdict", "why"),
+    ("name", "minutes", "verdict", "why"),
     [
-        (20.0, WAITING, "unknown model 'nowhere'"),  # a fault of the project, not of the model
-        (0.001, NOT_ADMITTED, "its questions took longer than 0.001 minutes"),
+        # a fault of the project, not of the model
+        ("nowhere", 20.0, WAITING, "unknown model 'nowhere'"),
+        ("m", 20.0, NOT_ADMITTED, "m is not enabled: RegistryError: registry/models/m.yaml"),
+        ("nowhere", 0.001, NOT_ADMITTED, "its questions took longer than 0.001 minutes"),
     ],
 )
 def test_given_questions_that_end_without_a_verdict_then_it_says_why(
-    root: Path, monkeypatch: pytest.MonkeyPatch, minutes: float, verdict: str, why: str
+    root: Path, monkeypatch: pytest.MonkeyPatch, name: str, minutes: float, verdict: str, why: str
 ) -> None:
     """`sdgbias models enable` itself; what passes: tests/functional/test_new_releases.py."""
+    put(root, "m", "lab/m", "ab" * 20, "candidate")
+    path = root / "registry" / "models" / "m.yaml"
+    path.write_text(path.read_text().replace("backend: hf", "backend: text-encoder"))
     monkeypatch.setenv("SDGBIAS_REGISTRY", str(root))
-    asked = watch.ask("nowhere", Rules(probe=Probe(minutes=minutes)))
+    asked = watch.ask(name, Rules(probe=Probe(minutes=minutes)))
     assert asked[0] == verdict and asked[1].startswith(why)
 
 
