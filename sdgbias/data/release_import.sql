@@ -16,7 +16,7 @@ CREATE MACRO name_key(name) AS
     regexp_replace(replace(lower(name), '&', 'and'), '[^\p{L}\p{N}]', '', 'g');
 -- Python writes a missing value of a table as NaN, which is no JSON.
 CREATE MACRO without_nan(line) AS
-    regexp_replace(line, ':\s*NaN\s*([,}])', ':null\1', 'g');
+    regexp_replace(line, '"\s*:\s*NaN\s*([,}])', '":null\1', 'g');
 
 -- name: lines
 -- A file as its lines: chr(1) stands in no JSON text.

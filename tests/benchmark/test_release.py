@@ -209,10 +209,13 @@ def test_t1_alone_is_enough(release: Make, tmp_path: Path, out: Path) -> None:
 def test_nan_is_a_field_without_a_value(release: Make, out: Path) -> None:
     """As pandas and Python write the fields that a record lacks."""
     nan = dict.fromkeys(("C", "indicator", "target", "split", "cluster_id"), float("nan"))
-    import_(
-        release(lambda name, records: [{**nan, **r} for r in edited(0, C=nan["C"])(name, records)]),
-        out,
-    )
+
+    def change(name: str, records: list[Record]) -> list[Record]:
+        lacking = edited(0, C=nan["C"])(name, records)
+        return [{**nan, **r, "question": f"Which: NaN, or? {r['question']}"} for r in lacking]
+
+    import_(release(change), out)
+    assert read(out, "items_mcq")["question"].str.contains("Which: NaN, or").all()
     for name in ("items_mcq", "items_regression"):
         assert not read(out, name).isin(["NaN"]).any(axis=None)
     assert read(out, "items_mcq")["option_c"].tolist() == ["", *["many"] * (N - 1)]
