@@ -303,7 +303,9 @@ def _refuse_two_values(path: Path, written: pd.DataFrame) -> None:
 
 def _is_tidy(path: Path) -> bool:
     """Also of a table below a title, which its reader then refuses."""
-    return "series" in _header(path) or b"stratum" in head(path)[:4096]
+    return "series" in _header(path) or any(
+        b"series" in line and b"stratum" in line for line in head(path)[:4096].lower().splitlines()
+    )
 
 
 def _csvs(folder: Path) -> list[Path]:

@@ -219,6 +219,12 @@ def test_a_table_of_ones_own_that_can_not_be_read_is_not_passed_over(
         read_series(tmp_path)
 
 
+def test_a_table_of_something_else_is_no_series(tmp_path: Path) -> None:
+    write(tmp_path, "survey.csv", "cluster,stratum\n1,urban\n")
+    write(tmp_path, "haq.csv", LINE)
+    assert rows(tmp_path, "haq") == "KEN all 2015 49"
+
+
 def test_a_table_without_any_of_the_countries_has_no_rows(tmp_path: Path) -> None:
     write(tmp_path, "none.csv", LINE.replace("KEN", "USA"))
     write(tmp_path, "header.csv", LINE.splitlines()[0] + "\n")
