@@ -83,8 +83,9 @@ def test_the_regression_of_the_tutorial_is_a_breach_on_the_benchmark_of_the_demo
     seed = demo["sample"]["seed"]
     benchmark = synthetic_benchmark(tmp_path_factory, "demo", *sizes, checked=True, seed=seed)
     tutorial = (REPOSITORY / "docs/tutorial/first-nights.md").read_text(encoding="utf-8")
-    [(old, new, file)] = re.findall(r"sed -i 's/(.+)/(.+)/' (\S+)", tutorial)
+    (old, new, file), back = re.findall(r"sed -i 's/(.+)/(.+)/' (\S+)", tutorial)
     entry = (REPOSITORY / file).read_text(encoding="utf-8")
+    assert entry.replace(old, new).replace(*back[:2]) == entry, "the clean-up puts it back"
     (tmp_path / file).parent.mkdir(parents=True)
     settings, runs = EvalSettings(draws=50, passes=()), []
     for text in (entry, entry.replace(old, new)):
