@@ -95,6 +95,8 @@ class View(StrEnum):
         return self in (View.IMG_Q, View.FULL)
 
 
+#: Least candidate mass; the default policy quarantines a model below it (rule candidate-mass).
+MASS_FLOOR = 0.2
 #: All views, and those that a language model without a vision tower can be asked.
 VIEWS = tuple(view.value for view in View)
 IMAGE_FREE = tuple(view.value for view in View if not view.has_image)

@@ -199,7 +199,7 @@ def query_table(
     from sdgbias import store
     from sdgbias.files import packaged_sql
 
-    values = given if runs is None else {"runs": list(runs)}
+    values = given if runs is None else given | {"runs": list(runs)}
     return store.query(results, packaged_sql("printed.sql")[name], values)
 
 

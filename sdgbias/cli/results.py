@@ -23,7 +23,7 @@ from sdgbias.cli.options import (
     show,
 )
 from sdgbias.errors import UsageError, argument, one_of
-from sdgbias.types import FACET
+from sdgbias.types import FACET, MASS_FLOOR
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -72,7 +72,7 @@ def results(
         suite_of = _newest(results, model)
         public = [run for run, suite in suite_of.items() if not suites.named(suite).private]
         not_people = [run for run in public if not suites.named(suite_of[run]).attributes]
-        metrics = query_table(results, "newest", public)
+        metrics = query_table(results, "newest", public, floor=MASS_FLOOR)
         groups = query_table(results, "groups", not_people) if not_people else None
         compared = metrics["method"].isin(COMPARED) & metrics["value"].notna()
         choices = metrics[compared & (metrics["metric"] == "accuracy")]

@@ -33,7 +33,7 @@ from sdgbias.cli.options import (
 )
 from sdgbias.errors import SdgbiasError, UsageError, argument
 from sdgbias.progress import begin, silent, update
-from sdgbias.types import NEEDS_PICTURES
+from sdgbias.types import MASS_FLOOR, NEEDS_PICTURES
 
 if TYPE_CHECKING:
     from sdgbias.registry.spec import ModelSpec
@@ -240,13 +240,13 @@ def evaluate(
     elif outcome_file is None:
         ids = [str(run["run_id"]) for run in runs]
         typer.echo()
-        print_estimates(query_table(results, "evaluated", ids))
+        print_estimates(query_table(results, "evaluated", ids, floor=MASS_FLOOR))
         typer.echo()
         print_findings(results, ids, f"sdgbias report --results {argument(results)}")
 
 
 def _print_runs(results: Path, runs: list[dict[str, object]]) -> None:
-    table = query_table(results, "evaluated", [run["run_id"] for run in runs])
+    table = query_table(results, "evaluated", [run["run_id"] for run in runs], floor=MASS_FLOOR)
     print_json({"results": str(results), "runs": runs, "metrics": table})
 
 

@@ -1,4 +1,4 @@
--- Tables that commands print: `sdgbias results`, `demo`, `evaluate` and `models show`. $runs: run ids.
+-- Tables that commands print: `sdgbias results`, `demo`, `evaluate` and `models show`. $runs: run ids, $floor: of candidate mass.
 
 -- name: newest
 SELECT suite, model, run_id, task, test, method, metric, value, n, low AS ci_low, high AS ci_high, missing_reason
@@ -7,7 +7,7 @@ WHERE study IN ('headline', 'methods') AND attribute = '' AND indicator = 'all' 
       AND method IN ('q_only', 'ctx_q', 'img_q', 'full', 'full_generated', 'cade')
       AND (metric IN ('accuracy', 'mae', 'interval_accuracy', 'accuracy_gain', 'mae_change', 'share_optimistic', 'share_conservative',
                       'share_pessimistic')
-           OR (metric = 'candidate_mass' AND test = 'all' AND value < 0.2))
+           OR (metric = 'candidate_mass' AND test = 'all' AND value < $floor))
 ORDER BY suite, model, task, metric, test, method
 
 -- name: accuracy
@@ -49,7 +49,7 @@ ORDER BY suite, model, groups, method
 SELECT model, task, test, method, metric, value, ci_low AS low, ci_high AS high, n
 FROM metrics
 WHERE list_contains($runs, run_id) AND pillar = 'all'
-      AND ((test = 'all' AND indicator = 'all' AND (metric IN ('accuracy', 'mae') OR (metric = 'candidate_mass' AND value < 0.2)))
+      AND ((test = 'all' AND indicator = 'all' AND (metric IN ('accuracy', 'mae') OR (metric = 'candidate_mass' AND value < $floor)))
            OR (method = 'full_generated' AND indicator = 'all' AND metric = 'accuracy' AND run_id NOT IN
                (SELECT run_id FROM metrics WHERE test = 'all' AND metric = 'accuracy'))
            OR (indicator = 'all-52' AND metric = 'recall' AND method = 'full'))

@@ -41,15 +41,13 @@ from sdgbias.registry import machine
 from sdgbias.registry.propose import Host
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.scoring.parity import describe
-from sdgbias.types import Prompt
+from sdgbias.types import MASS_FLOOR, Prompt, ScoreBatch
 
 if TYPE_CHECKING:
     from sdgbias.engines.hf.ways import Ways
     from sdgbias.scoring.probes import Probes
 
 PROBES, QUESTIONS = 12, 100
-#: Least candidate mass; the default policy quarantines a model below it (rule candidate-mass).
-FLOOR = 0.2
 #: Backends whose probes are informative about the entry; those of others cost money, or send
 #: prompts that the engine isn't made for.
 PROBED = ("hf", "planted", "vllm")
@@ -74,7 +72,7 @@ def probe(
     root: Path,
     benchmark: Path | None = None,
     n: int = PROBES,
-    floor: float = FLOOR,
+    floor: float = MASS_FLOOR,
     progress: Progress = silent,
 ) -> Verdict:
     """Loads the model, scores n prompts of a benchmark (None: of one generated for this) and asks
@@ -231,7 +229,13 @@ def ask(
     raises."""
     began = time.perf_counter()
     scored = engine.candidate_scores(prompts)
-    seconds = time.perf_counter() - began
+    return summary(scored, views, items, time.perf_counter() - began)
+
+
+def summary(
+    scored: ScoreBatch, views: Sequence[str], items: Sequence[str], seconds: float = 0.0
+) -> Admission:
+    """What N scored prompts say; views, items: the view and the question of each."""
     mass = scored.mass.astype(float)
     units = list(_means(mass, items).values())
     mean, n = float(np.nanmean(mass)), len(units)
@@ -239,7 +243,7 @@ def ask(
     tokens = Counter(scored.top_token)
     return Admission(
         questions=n,
-        prompts=len(prompts),
+        prompts=len(mass),
         mass=mean,
         mass_low=max(0.0, mean - half),
         mass_high=min(1.0, mean + half),
@@ -257,7 +261,7 @@ def _means(values: np.ndarray, of: Sequence[str]) -> dict[str, float]:
     return {name: float(np.nanmean(values[names == name])) for name in dict.fromkeys(of)}
 
 
-def refusal(admission: Admission, spec: ModelSpec, root: Path, floor: float = FLOOR) -> str:
+def refusal(admission: Admission, spec: ModelSpec, root: Path, floor: float = MASS_FLOOR) -> str:
     """Why the model may not run at night, with the option that would change it; '' where it may."""
     often = admission.thinks * 2 > admission.prompts
     switches, begun = _template(spec, root)

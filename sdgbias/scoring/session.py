@@ -238,13 +238,10 @@ def _decide_size(scorer: Scorer, missing: pd.DataFrame) -> None:
     """Finds out on a few prompts how those of a model without an admitted entry may be scored
     together, and says so, and whether admission would refuse the model."""
     rows = draw(missing, _PROBES, 0).to_dict("records")
-    why = ""
+    ways = None
     try:
-        prompts, unnamed = as_prompts(rows, scorer.images), [""] * len(rows)
-        ways = admission.decide(scorer.engine, prompts)
+        ways = admission.decide(scorer.engine, as_prompts(rows, scorer.images))
         scorer.size, line = (ways.batch_size, ways.line) if ways else (scorer.size, "")
-        seen = admission.ask(scorer.engine, prompts, unnamed, unnamed)
-        why, _, _ = admission.refusal(seen, scorer.spec, find_root()).partition("; in registry/")
     except Exception as error:  # a prompt that fails alone is recorded when its turn comes
         line = f"they can't be scored ({type(error).__name__}: {first_line(error)})"
     print(
@@ -253,6 +250,10 @@ def _decide_size(scorer: Scorer, missing: pd.DataFrame) -> None:
         file=sys.stderr,
         flush=True,
     )
+    unnamed = [""] * len(rows)
+    seen = admission.summary(ways.itself.alone.scores, unnamed, unnamed) if ways else None
+    why = admission.refusal(seen, scorer.spec, find_root()) if seen else ""
+    why, _, _ = why.partition("; in registry/")
     if why:
         print(
             f"{scorer.spec.name}: its scores are hardly those of answers: {why}; what would change"
